@@ -46,7 +46,7 @@ func newStatements(n names) statements {
 		begin:  n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?, " + strings.Join(first, ", ") + ") {once} RETURNING " + started),
 		update: n.sql("UPDATE {records} SET rev = ?, " + strings.Join(columns, " = ?, ") + " = ? WHERE k = ? AND rev = ?{durable}"),
 		// The first comparison with the place is for the index.
-		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {clock} - ?" +
+		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {indexed} - ?" +
 			" AND r.open_since >= ? AND (r.open_since > ? OR r.k > ?) ORDER BY r.open_since, r.k LIMIT ?"),
 
 		ping:  n.sql("UPDATE {schema} SET version = version WHERE version < 0"),

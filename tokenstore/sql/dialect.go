@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -32,7 +33,10 @@ type dialect struct {
 	longest  int    // length of a name in bytes
 
 	clock string // the time at which the statement began, in microseconds since 1970
-	once  string // ends an INSERT that does nothing if the primary key exists; "" if that is an error
+	// indexed is clock where an index is to be searched with it, and a wrong time would do no harm. "" if that
+	// is clock itself.
+	indexed string
+	once    string // ends an INSERT that does nothing if the primary key exists; "" if that is an error
 	// home asks for the schema in which the connection finds the table of records, which is its parameter
 	// if there is one.
 	home string
@@ -127,14 +131,14 @@ func (n names) quoted(name string) string { return n.dialect.quote + name + n.di
 var indexName = regexp.MustCompile(`\{name:(\w+)\}`)
 
 // sql returns a statement for the database. In the text {records} is the name of a table,
-// {name:x} is x with the prefix, {clock} is the time, {once} ends an INSERT that does nothing
+// {name:x} is x with the prefix, {clock} is the time, {indexed} is that for an index, {once} ends an INSERT that does nothing
 // if the key exists, {durable} ends a statement whose effect must not be lost, and ? is a parameter.
 func (n names) sql(text string) string {
 	durable := ""
 	if n.dialect.durably != nil {
 		durable = " RETURNING " + n.dialect.durably("1")
 	}
-	pairs := []string{"{clock}", n.dialect.clock, "{once}", n.dialect.once, "{durable}", durable}
+	pairs := []string{"{clock}", n.dialect.clock, "{indexed}", cmp.Or(n.dialect.indexed, n.dialect.clock), "{once}", n.dialect.once, "{durable}", durable}
 	for _, name := range append(slices.Clip(tableNames), viewName) {
 		pairs = append(pairs, "{"+name+"}", n.table(name))
 	}

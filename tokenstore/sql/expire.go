@@ -154,7 +154,7 @@ func (st *statements) expireStatements(n names) {
 	const due = "expires IS NOT NULL AND expires <= {clock} - ?"
 	const onlyResult = "form <= 1 AND state = 3 AND key_expires > {clock} - ?"
 	in := " IN (" + strings.TrimPrefix(strings.Repeat(", ?", expiryBatch), ", ") + ")"
-	st.due = n.sql("SELECT k FROM {records} WHERE form <= 1 AND " + due + " ORDER BY expires LIMIT ?")
+	st.due = n.sql("SELECT k FROM {records} WHERE form <= 1 AND expires IS NOT NULL AND expires <= {indexed} - ? ORDER BY expires LIMIT ?")
 	if n.dialect != sqlite { // it has no locks of rows
 		st.lockDue = n.sql("SELECT k FROM {records} WHERE k" + in + " AND form <= 1 AND " + due + " FOR UPDATE SKIP LOCKED")
 	}
@@ -165,7 +165,7 @@ func (st *statements) expireStatements(n names) {
 	// A joined record is due later than its times, because its row was written when the handler began.
 	const ended = "state = 3 AND result_expires <= {clock} - ? AND key_expires <= {clock} - ?"
 	st.forget = removal{n.sql("DELETE FROM {records} WHERE k = ? AND form <= 1 AND (" + due + " AND NOT (" + onlyResult + ") OR " + ended + ")"), 4}
-	st.dueBindings = n.sql("SELECT k FROM {bindings} WHERE form <= 1 AND expires <= {clock} - ? ORDER BY expires LIMIT ?")
+	st.dueBindings = n.sql("SELECT k FROM {bindings} WHERE form <= 1 AND expires <= {indexed} - ? ORDER BY expires LIMIT ?")
 	st.removeBindings = removal{n.sql("DELETE FROM {bindings} WHERE k" + in + " AND form <= 1 AND expires <= {clock} - ?"), 1}
 }
 

@@ -1,16 +1,12 @@
 package sqlstore
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/url"
-	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -152,34 +148,6 @@ func (b backend) readOnly(tb testing.TB, p pools) pools {
 	return pools{db, db, p.dsn}
 }
 
-// Every call needs one connection at a time. A pool of one is enough for any number of
-// callers.
-func TestPoolOfOne(t *testing.T) {
-	onEach(t, func(t *testing.T, b backend) {
-		p := b.migrated(t)
-		p.write.SetMaxOpenConns(1)
-		s, err := New(t.Context(), p.write, b.dialect, quiet(), WithExpiry(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		var wg sync.WaitGroup
-		for i := range 16 {
-			wg.Go(func() {
-				for name, call := range calls(s, key(i)) {
-					err := call(ctx)
-					if err != nil && !errors.Is(err, idem.ErrStaleFence) {
-						t.Errorf("%s() = %v", name, err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-	})
-}
-
 // The context of a call ends while it waits for a connection.
 func TestPoolIsBusy(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
@@ -281,78 +249,6 @@ func TestErrorsTellNoPassword(t *testing.T) {
 	}
 }
 
-// SQLite refuses settings that could lose records.
-func TestSettingsOfSQLite(t *testing.T) {
-	write, _ := SQLiteDSN(filepath.Join(t.TempDir(), "x.db"))
-	db := open(t, "sqlite", write)
-	if err := Migrate(t.Context(), db, SQLite()); err != nil {
-		t.Fatal(err)
-	}
-	for old, setting := range map[string]string{
-		"synchronous%28FULL%29": "synchronous%28NORMAL%29", "foreign_keys%281%29": "foreign_keys%280%29",
-	} {
-		bad := strings.Replace(write, old, setting, 1)
-		if bad == write {
-			t.Fatalf("%s does not have %s", write, old)
-		}
-		if _, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("New() with %s = %v, want %v", setting, err, errSetting)
-		}
-		s, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet(), WithReadOnly())
-		if err != nil {
-			t.Fatalf("New() that only reads, with %s = %v, want <nil>", setting, err)
-		}
-		_ = s.Close()
-	}
-	other, _ := SQLiteDSN(filepath.Join(t.TempDir(), "other.db"))
-	rollback := open(t, "sqlite", strings.Replace(other, "journal_mode%28WAL%29", "journal_mode%28DELETE%29", 1))
-	if err := Migrate(t.Context(), rollback, SQLite()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(t.Context(), rollback, SQLite(), quiet()); !errors.Is(err, errSetting) {
-		t.Errorf("New() with journal_mode DELETE = %v, want %v", err, errSetting)
-	}
-	memory := open(t, "sqlite", "file::memory:?_pragma=foreign_keys(1)&_pragma=synchronous(OFF)") // it is on no disk
-	memory.SetMaxOpenConns(1)
-	if err := Migrate(t.Context(), memory, SQLite()); err != nil {
-		t.Fatal(err)
-	}
-	s, err := New(t.Context(), memory, SQLite(), quiet())
-	if err != nil {
-		t.Fatalf("New() in memory = %v, want <nil>", err)
-	}
-	_ = s.Close()
-}
-
-// A session without autocommit would never commit a record.
-func TestSettingsOfMySQL(t *testing.T) {
-	b := backends()[1]
-	p := b.migrated(t)
-	cfg, err := mysqldriver.ParseDSN(p.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Params = map[string]string{"autocommit": "0"}
-	if _, err := New(t.Context(), open(t, "mysql", cfg.FormatDSN()), MySQL(), quiet()); !errors.Is(err, errSetting) {
-		t.Errorf("New() without autocommit = %v, want %v", err, errSetting)
-	}
-}
-
-// A server that acknowledges commits before they are on the disk is refused.
-func TestSettingsOfPostgreSQL(t *testing.T) {
-	b := backends()[0]
-	p := b.migrated(t)
-	hasty := open(t, "pgx", p.dsn+"&synchronous_commit=off")
-	if _, err := New(t.Context(), hasty, PostgreSQL(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("New() with synchronous_commit off = %v, want %v", err, errSetting)
-	}
-	s, err := New(t.Context(), hasty, PostgreSQL(), quiet(), WithReadOnly())
-	if err != nil {
-		t.Fatalf("New() that only reads, with synchronous_commit off = %v, want <nil>", err)
-	}
-	_ = s.Close()
-}
-
 // A response that the server would refuse is no reason to try again. The engine settles
 // without it.
 func TestLongResponse(t *testing.T) {
@@ -368,45 +264,6 @@ func TestLongResponse(t *testing.T) {
 	if err := callSettle(t.Context(), s, id, st); err != nil {
 		t.Errorf("Settle() with 15 MiB = %v, want <nil>", err)
 	}
-}
-
-// The store works at the isolation that a connection prefers.
-func TestIsolationOfTheConnection(t *testing.T) {
-	onEachServer(t, func(t *testing.T, b backend) {
-		p := b.migrated(t)
-		var db *sql.DB
-		if b.dialect.d == postgres {
-			db = open(t, "pgx", p.dsn+"&default_transaction_isolation=serializable")
-		} else {
-			cfg, err := mysqldriver.ParseDSN(p.dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cfg.Params = map[string]string{"tx_isolation": "'SERIALIZABLE'"}
-			if b.name == "MySQL" {
-				cfg.Params = map[string]string{"transaction_isolation": "'SERIALIZABLE'"}
-			}
-			cfg.ClientFoundRows, cfg.InterpolateParams, cfg.ParseTime = true, true, true
-			db = open(t, "mysql", cfg.FormatDSN())
-		}
-		s := b.store(t, pools{db, db, ""})
-		var wg sync.WaitGroup
-		var begun sync.Map
-		for i := range 200 {
-			wg.Go(func() {
-				res, err := s.Begin(t.Context(), key(i%10), request(uint64(i)+1))
-				if err != nil && !errors.Is(err, idem.ErrStaleFence) {
-					t.Errorf("Begin() = %v", err)
-				}
-				if res.Begun {
-					if _, twice := begun.LoadOrStore(i%10, true); twice {
-						t.Errorf("Begin() began key %d twice", i%10)
-					}
-				}
-			})
-		}
-		wg.Wait()
-	})
 }
 
 // A lock of the database that stays taken is an outage, and the error says which one.
@@ -467,31 +324,6 @@ func TestRecordWhosePredecessorIsCorrupt(t *testing.T) {
 			}
 		}
 	})
-}
-
-// An operator should know that the server acknowledges commits before they are on the disk.
-func TestMySQLThatForgetsCommitsIsTold(t *testing.T) {
-	t.Parallel()
-	server := testserver.StartMariaDB(t, "--log-bin", "--sync-binlog=1")
-	b := backend{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
-	p := b.migrated(t)
-	for _, c := range []struct {
-		setting string
-		value   int
-		told    bool
-	}{
-		{"innodb_flush_log_at_trx_commit", 2, true},
-		{"innodb_flush_log_at_trx_commit", 1, false},
-		{"sync_binlog", 0, true},
-		{"sync_binlog", 1, false},
-	} {
-		mustExec(t, p.write, fmt.Sprintf("SET GLOBAL %s = %d", c.setting, c.value))
-		var log bytes.Buffer
-		b.store(t, p, WithExpiry(0), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		if got := strings.Contains(log.String(), c.setting+" is not 1"); got != c.told {
-			t.Errorf("New() with %s = %d warns %t, want %t: %s", c.setting, c.value, got, c.told, log.String())
-		}
-	}
 }
 
 // The connection is lost at each message of Migrate and New in turn. The error says so, and another

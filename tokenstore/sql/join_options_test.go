@@ -6,6 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,5 +102,108 @@ func TestJoinOfAStoreThatIsReadOnly(t *testing.T) {
 	})
 	if !errors.Is(err, ErrReadOnly) {
 		t.Errorf("Do() = %v, want %v", err, ErrReadOnly)
+	}
+}
+
+// watching is told of the engine and of its steps.
+type watching struct {
+	engines, steps, events atomic.Int64
+}
+
+func (w *watching) Watch(*idem.Engine, idem.Store) { w.engines.Add(1) }
+func (w *watching) StartStep(ctx context.Context, _ idem.StepStart) (context.Context, any) {
+	w.steps.Add(1)
+	return ctx, nil
+}
+func (w *watching) EndStep(context.Context, any, idem.StepEnd) {}
+func (w *watching) Span(any) idem.Span                         { return idem.Span{} }
+func (w *watching) Event(context.Context, idem.Event)          { w.events.Add(1) }
+
+// The options of the engine and of the store that the test above leaves out.
+func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
+	t.Parallel()
+	p := freshPostgres(t)
+	p.write.SetMaxOpenConns(2) // one transaction at a time
+	if err := Migrate(t.Context(), p.write, PostgreSQL()); err != nil {
+		t.Fatal(err)
+	}
+	secret, err := idem.NewFingerprintKey([]byte("a secret of 32 bytes for a test!"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	telemetry, long := new(watching), make(chan struct{})
+	once := sync.OnceFunc(func() { close(long) })
+	join := func(opts ...JoinOption) *idem.Engine {
+		engine, err := Join(t.Context(), p.write, PostgreSQL(), append(opts, WithExpiry(0), quiet())...)
+		if err != nil {
+			t.Fatalf("Join() = %v, want <nil>", err)
+		}
+		t.Cleanup(func() { _ = engine.Close(context.Background()) })
+		return engine
+	}
+	engine := join(WithSoleProcess(), idem.WithSingleInstance(), idem.WithFingerprintKeys(secret), idem.WithTelemetry(telemetry),
+		idem.WithLongRunning(time.Millisecond), idem.WithMaxOpenExecutionsPerScope(1), idem.WithLockTimeout(time.Second/4), idem.WithSettleTimeout(time.Second/4),
+		idem.WithObserver(func(_ context.Context, ev idem.Event) {
+			if ev.Type == idem.EventLongRunning {
+				once()
+			}
+		}))
+	if _, err := Join(t.Context(), p.write, PostgreSQL(), quiet(), idem.WithMaxWaiting(0, 0)); err == nil {
+		t.Error("Join() with no duplicate that may wait = <nil>, want the error of the engine")
+	}
+	scoped := func(scope string) *idem.Policy {
+		return &idem.Policy{Name: "pay", Scope: func(context.Context) (string, error) { return scope, nil }}
+	}
+	do := func(e *idem.Engine, scope string, key idem.Key, h idem.Handler) (idem.Result, error) {
+		return e.Do(context.Background(), idem.Operation{Transport: idem.TransportHTTP, Key: key, Policy: scoped(scope),
+			Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}, h)
+	}
+	never := func(context.Context) (idem.Response, error) {
+		t.Error("a handler ran that should not")
+		return idem.Response{Status: 201}, nil
+	}
+	refused := func(what string, want idem.Code, err error) {
+		t.Helper()
+		if refusal, ok := errors.AsType[*idem.Refusal](err); !ok || refusal.Code != want {
+			t.Errorf("%s = %v, want %v", what, err, want)
+		}
+	}
+	_, err = do(engine, "a", "k1", func(ctx context.Context) (idem.Response, error) {
+		tx, err := Tx(ctx)
+		if err != nil {
+			return idem.Response{}, err
+		}
+		<-long
+		_, other := do(engine, "a", "k2", never)
+		refused("another key of the scope", idem.CodeTooManyOpen, other)
+		began := time.Now()
+		_, busy := do(engine, "b", "k3", never)
+		refused("a payment past the pool", idem.CodeUnavailable, busy)
+		if waited := time.Since(began); waited > patience/2 {
+			t.Errorf("it waited %v for the transaction, want about a quarter of a second", waited)
+		}
+		go func() { _, _ = tx.Exec("SELECT pg_sleep(3600)") }()
+		wait(t, "the statement of the goroutine runs", func() bool {
+			var n int
+			err := p.read.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND state = 'active' AND pid <> pg_backend_pid() AND datname = current_database()").Scan(&n)
+			return err == nil && n == 1
+		})
+		return idem.Response{Status: 201}, nil
+	})
+	refused("a payment whose goroutine is in a statement at the end of the settle time-out", idem.CodeUnavailable, err)
+	pay := func(ctx context.Context) (idem.Response, error) {
+		_, err := Tx(ctx)
+		return idem.Response{Status: 201}, err
+	}
+	if _, err := do(engine, "a", "k1", pay); err != nil {
+		t.Errorf("the repeat = %v, want <nil>", err)
+	}
+	_, err = do(join(), "a", "k1", never)
+	refused("an engine without the fingerprint key", idem.CodeUnavailable, err)
+	if res, err := do(engine, "a", "k1", never); err != nil || !res.Replayed {
+		t.Errorf("the engine with the fingerprint key = %v, want a replay", err)
+	}
+	if telemetry.engines.Load() != 1 || telemetry.steps.Load() == 0 || telemetry.events.Load() == 0 {
+		t.Errorf("the telemetry was told of %d engines, %d steps and %d events", telemetry.engines.Load(), telemetry.steps.Load(), telemetry.events.Load())
 	}
 }

@@ -70,9 +70,11 @@ import (
 //     package pgxstore refuse its later statements, except those in the same string.
 //   - On MySQL and MariaDB the handler has to lose the transaction, by ROLLBACK or by a deadlock whose
 //     error it ignores, and to commit another one by a statement of its own: after ROLLBACK that is
-//     one of START TRANSACTION READ WRITE. The outcome is unknown then, and no retry runs, unless
-//     the connection is lost too, or the handler fails and has hidden the COMMIT (it turned autocommit
-//     on and off again, or chained a transaction with AND CHAIN and lost that to a deadlock).
+//     one of READ WRITE. The outcome is unknown then, and no retry runs, unless
+//     the connection is lost too, or the handler fails and has hidden the COMMIT. It hides that if it
+//     begins a third transaction by AND CHAIN or READ WRITE and loses it to a deadlock, if it sends SET
+//     TRANSACTION READ WRITE last, or if it turns autocommit on and off again. [Strict] sends none of
+//     these statements after the loss.
 //
 // A unique column with the operation ID (OperationID of [idem.FromContext]) refuses the second
 // payment in these cases too.
@@ -275,6 +277,9 @@ type guard interface {
 	// escaped looks before a rollback whether the handler has ended the transaction. The error wraps
 	// idem.ErrEscaped if what it wrote may be there.
 	escaped(ctx context.Context, t *joinedTx) error
+	// rollBack rolls back a transaction that is not to be committed. The error wraps idem.ErrEscaped if the
+	// database tells that it has kept some of it. The caller ignores any other one and rolls back again.
+	rollBack(ctx context.Context, t *joinedTx) error
 	// complete makes the record completed. The error wraps idem.ErrEscaped or idem.ErrSwallowed
 	// if the transaction is not the one that took the key, and nothing is committed.
 	complete(ctx context.Context, t *joinedTx, c *completion) error

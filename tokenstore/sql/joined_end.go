@@ -99,6 +99,9 @@ func (t *joinedTx) fail(ctx context.Context, err error) error {
 	if errors.Is(err, idem.ErrEscaped) {
 		return t.escape(ctx, err)
 	}
+	if kept := t.joined.guard.rollBack(ctx, t); errors.Is(kept, idem.ErrEscaped) {
+		return t.escape(ctx, errors.Join(kept, err))
+	}
 	t.finish(ctx, true)
 	switch {
 	case errors.Is(err, idem.ErrSwallowed):

@@ -68,26 +68,43 @@ func TestJoinedTableWithoutTransactionsIsNoticed(t *testing.T) {
 					return
 				}
 				mustExec(s, s.pools.write, "ALTER TABLE payments ENGINE = "+engine)
-				var insert error
-				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-					insert = s.insert(c, tx)
-					c.String(http.StatusInternalServerError, "sorry")
-					return nil
-				}))
-				a := s.pay("k1")
-				if mysqlNumber(insert) == 1785 { // MySQL refuses it by itself, if it keeps global IDs consistent
-					s.wantPayments(0)
-					return
-				}
-				s.want(a, refused(409, idem.CodeOutcomeUnknown))
-				s.wantMisuse(idem.ErrEscaped)
-				s.with(s.paying(http.StatusCreated))
-				s.pay("k1")
-				s.wantPayments(1)
+				s.keepsItsRows("a-failure", func(c *gin.Context, _ *sql.Tx) { c.String(http.StatusInternalServerError, "sorry") })
 				s.wantCleanPool()
 			})
 		})
 	}
+	t.Run("strict", func(t *testing.T) {
+		onMariaDB(t, strictly(t, serviceParts{}), func(s *service) {
+			mustExec(s, s.pools.write, "ALTER TABLE payments ENGINE = MyISAM")
+			s.keepsItsRows("an-ignored-failure", func(c *gin.Context, tx *sql.Tx) {
+				_, _ = tx.Exec("DELETE FROM nowhere")
+				c.String(http.StatusCreated, "paid")
+			})
+		})
+	})
+}
+
+// keepsItsRows pays, and rolls back because of what the handler does then.
+func (s *service) keepsItsRows(key string, then func(c *gin.Context, tx *sql.Tx)) {
+	s.Helper()
+	s.events = nil
+	mustExec(s, s.pools.write, "DELETE FROM payments")
+	var insert error
+	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+		insert = s.insert(c, tx)
+		then(c, tx)
+		return nil
+	}))
+	a := s.pay(key)
+	if mysqlNumber(insert) == 1785 { // MySQL refuses it by itself, if it keeps global IDs consistent
+		s.wantPayments(0)
+		return
+	}
+	s.want(a, refused(409, idem.CodeOutcomeUnknown))
+	s.wantMisuse(idem.ErrEscaped)
+	s.with(s.paying(http.StatusCreated))
+	s.pay(key)
+	s.wantPayments(1)
 }
 
 // A backup locks the tables against writes. That is no other attempt of the key.

@@ -103,6 +103,46 @@ func TestJoinedCommitsDurablyWhateverOthersLeaveInASession(t *testing.T) {
 	}
 }
 
+// Others, or the handler, stop the clock of a session. A record of that time would be over at once.
+func TestJoinedKeyLastsWhateverClockOthersLeaveInASession(t *testing.T) {
+	onMariaDB(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
+		const stop = "SET timestamp = 1000000000"
+		s.leftBehind(stop)
+		s.want(s.pay("paid"), paid)
+		s.with(s.paying(402))
+		s.want(s.pay("refused"), answer{status: 402, body: "paid"})
+		s.leftBehind("SET timestamp = DEFAULT")
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_, err := tx.Exec(stop)
+			s.paying(201)(c)
+			return err
+		}))
+		s.want(s.pay("stopped-by-the-handler"), paid)
+		s.leftBehind("SET timestamp = DEFAULT")
+		s.with(s.paying(201))
+		s.want(s.pay("paid"), paidBefore)
+		s.want(s.pay("refused"), answer{status: 402, body: "paid", replayed: true})
+		s.want(s.pay("stopped-by-the-handler"), paidBefore)
+		s.wantPayments(2)
+	})
+}
+
+// Others have turned off the writing to the disk in the one connection for writing.
+func TestJoinedOnSQLiteCommitsDurably(t *testing.T) {
+	s := startOn(t, SQLite(), serviceParts{})
+	mustExec(t, s.pools.write, "PRAGMA synchronous = OFF")
+	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+		var synchronous int
+		err := tx.QueryRow("PRAGMA synchronous").Scan(&synchronous)
+		if synchronous != 2 {
+			t.Errorf("synchronous = %d, want 2 (FULL)", synchronous)
+		}
+		c.String(201, "paid")
+		return err
+	}))
+	s.want(s.pay("k1"), paid)
+}
+
 // A role without rights that others have left in the sessions refuses every payment, and keeps none of their keys.
 func TestJoinedRoleLeftInASessionPaysNothing(t *testing.T) {
 	t.Parallel()

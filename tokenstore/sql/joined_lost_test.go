@@ -188,6 +188,48 @@ func TestJoinedPaymentAfterALostTransactionIsNeverMadeTwice(t *testing.T) {
 	})
 }
 
+// The handler pays and commits after the loss, and hides that from the middleware by losing the next
+// transaction too. On a strict connection it sends nothing after the first loss.
+func TestJoinedPaymentThatIsHiddenByASecondLossIsNotMadeTwice(t *testing.T) {
+	hidden := func(s *service, l loss, statements ...string) {
+		key := idem.NewNonce().String()
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_ = l.suffer(s, tx)
+			_ = s.insert(c, tx)
+			for _, statement := range statements {
+				_, _ = tx.Exec(statement) // swallowed
+			}
+			_ = l.lose(s, tx)
+			c.String(500, "sorry")
+			return nil
+		}))
+		first := s.pay(key)
+		s.with(s.paying(http.StatusCreated))
+		again := s.pay(key)
+		var n int
+		if err := s.pools.read.QueryRow("SELECT count(*) FROM payments WHERE op = ?", idem.NewKeyID("merchant", idem.Key(key)).OperationID()).Scan(&n); err != nil || n > 1 {
+			s.Errorf("%q: the client was told %v and then %v, and the ledger has %d payments, %v", statements, first, again, n, err)
+		}
+	}
+	chained := []string{"SET SESSION completion_type = 1", "COMMIT"}
+	for name, p := range map[string]serviceParts{"plain": {}, "strict": strictly(t, serviceParts{})} {
+		t.Run(name, func(t *testing.T) {
+			onLosses(t, p, func(s *service, l loss) {
+				if l.number == 1205 {
+					return
+				}
+				hidden(s, l, "COMMIT")
+				hidden(s, l, chained...)
+				if name == "strict" { // the documentation names the others
+					hidden(s, l, "COMMIT AND CHAIN")
+					hidden(s, l, "SET autocommit = 1", "SET autocommit = 0")
+					hidden(s, l, "COMMIT", "START TRANSACTION READ WRITE")
+				}
+			})
+		})
+	}
+}
+
 // A handler that reports the loss, or fails at once, has no outcome in doubt.
 func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
 	for name, rerun := range map[string]bool{"the client repeats": false, "the engine repeats": true} {

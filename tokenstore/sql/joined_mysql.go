@@ -46,7 +46,7 @@ func newMySQLGuard(j *Joined) guard {
 		look: j.names.sql("SELECT {clock}, r.k, CONNECTION_ID(), " + mysqlServer + ", " + idle + " FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? " + share + " NOWAIT"),
 		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
 			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
-		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1",
+		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1 AND @@SESSION.completion_type = 'NO_CHAIN'",
 		undo:     "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}
 }
 
@@ -151,9 +151,17 @@ func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
 	case err != nil && !errors.Is(err, ErrStatementOpen):
 		return g.lost(ctx, t, err, true)
 	}
+	return g.rollBack(ctx, t)
+}
+
+// rollBack reads the warnings of the rollback, too. A connection that is not known to be rolled back is closed.
+func (g *mysqlGuard) rollBack(ctx context.Context, t *joinedTx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	if err := t.session.Rollback(ctx); err != nil && !errors.Is(err, sql.ErrTxDone) {
+	switch err := t.session.Rollback(ctx); {
+	case errors.Is(err, sql.ErrTxDone):
+		return nil
+	case err != nil:
 		t.unfit = true
 		return err
 	}

@@ -71,6 +71,8 @@ func (g *postgresGuard) elsewhere(ctx context.Context, t *joinedTx) (another, kn
 	return another && known, err == nil && known
 }
 
+func (g *postgresGuard) rollBack(context.Context, *joinedTx) error { return nil }
+
 func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
 	switch status, err := g.status(ctx, t); {
 	case err != nil:

@@ -126,7 +126,7 @@ func (s *sqlSession) Begin(ctx context.Context, level sql.IsolationLevel) error 
 func (s *sqlSession) hand() {
 	if s.strict != nil {
 		_ = s.conn.Raw(func(any) error {
-			s.strict.armed, s.strict.failure = true, nil
+			s.strict.armed, s.strict.ended, s.strict.failure = true, false, nil
 			return nil
 		})
 	}

@@ -56,11 +56,13 @@ func (g *sqliteGuard) held(_ context.Context, id idem.KeyID) (bool, error) {
 type commitGate struct{ allowed atomic.Bool }
 
 // before sets what a connection has for itself. Foreign keys refuse the commit of a pending
-// record.
+// record. Others may have turned off the writing to the disk, for example to load data.
 func (g *sqliteGuard) before(ctx context.Context, t *joinedTx) (bool, error) {
 	gate := new(commitGate)
-	if _, err := t.session.(*sqlSession).conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
-		return false, err
+	for _, pragma := range []string{"PRAGMA foreign_keys = ON", "PRAGMA synchronous = FULL"} {
+		if _, err := t.session.(*sqlSession).conn.ExecContext(ctx, pragma); err != nil {
+			return false, err
+		}
 	}
 	if err := noAttachedFile(ctx, t.session.(*sqlSession).conn); err != nil {
 		return false, err
@@ -148,6 +150,8 @@ func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *i
 
 // escaped has nothing to look for, because the hook has refused every commit.
 func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
+
+func (g *sqliteGuard) rollBack(context.Context, *joinedTx) error { return nil }
 
 func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
 	s := t.session.(*sqlSession)

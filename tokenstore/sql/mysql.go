@@ -19,8 +19,10 @@ func MySQL() Dialect { return Dialect{mysql} }
 
 var mysql = &dialect{
 	name: sqlserver.MySQL, folder: "mysql", quote: "`", schemas: true, longest: 64,
-	// This depends on no time zone. UTC_TIMESTAMP is the time at which the statement began.
-	clock: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+	// This depends on no time zone. Others may have left SET timestamp in the session, which stops its clock
+	// for all functions but SYSDATE. A record of that time would be over at once, and a retry would run.
+	clock:   "(" + mysqlBegan + " + IF(ABS(" + mysqlBehind + ") > 60000000, " + mysqlBehind + ", 0))",
+	indexed: mysqlBegan,
 	// INSERT IGNORE would store '' in place of NULL, and cut texts. ON DUPLICATE KEY UPDATE
 	// would count rows in three ways.
 	once: "",
@@ -46,6 +48,13 @@ var endMySQLMigration = []string{
 	"SET SESSION lock_wait_timeout = coalesce(@idem_lock_wait_timeout, @@SESSION.lock_wait_timeout)",
 	"DO RELEASE_LOCK('idemkeeper migration')",
 }
+
+const (
+	// mysqlBegan is the time at which the statement began, or that of SET timestamp.
+	mysqlBegan = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+	// mysqlBehind is how far that is behind the clock of the machine.
+	mysqlBehind = "TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
+)
 
 // mysqlFault reads the error number (MySQL, "Server Error Message Reference").
 func mysqlFault(err error) fault {

@@ -17,8 +17,10 @@ var ErrStatementFailed = errors.New("tokenstore/sql: an earlier statement of the
 // Strict wraps a connector, for [database/sql.OpenDB]. A handler that ignores the error of a statement
 // then commits nothing. On MySQL, MariaDB and SQLite the server would let it go on, and a payment
 // could commit without its debit, for example after a lock time-out. On PostgreSQL the server itself
-// refuses to go on. There Strict also refuses statements after a handler has ended its
-// transaction by a statement, which behind a pooler keeps it from paying beside a duplicate.
+// refuses to go on. Strict also refuses statements after a handler has ended its
+// transaction by a statement. Behind a pooler of PostgreSQL this keeps it from paying beside a duplicate, and
+// on MySQL and MariaDB from paying in another transaction. On PostgreSQL with pgx the state of the protocol tells
+// that, and otherwise how the statement begins.
 //
 // In the transaction of a handler in joined mode, once a statement has failed, each further one fails
 // with [ErrStatementFailed] and is not sent. ROLLBACK TO SAVEPOINT is sent, and ends that. If the handler
@@ -97,11 +99,16 @@ type strictConn struct {
 	link link // nil if the driver is not pgx
 
 	armed   bool  // a handler has the connection
+	ended   bool  // it has sent a statement that ends its transaction
 	failure error // of the handler's first statement that has failed
 }
 
 // Raw is the connection of the driver.
 func (c *strictConn) Raw() driver.Conn { return c.contextConn }
+
+// endings are statements that end a transaction. The state of the protocol tells that of PostgreSQL, with pgx.
+var endings = regexp.MustCompile(`(?i)^\s*(BEGIN(\s+(WORK|TRANSACTION))?\s*(;|$)|(START\s+TRANSACTION|COMMIT|END|ROLLBACK)\b|` +
+	`SET\s+((SESSION|LOCAL)\s+|@@((SESSION|LOCAL)\.)?)?autocommit\b)`)
 
 var rollbackTo = regexp.MustCompile(`(?i)^\s*ROLLBACK\s+(WORK\s+|TRANSACTION\s+)?TO\s`)
 
@@ -111,6 +118,11 @@ func (c *strictConn) enter(statement string) error {
 	case !c.armed:
 		return nil
 	case c.link != nil && TxStatus(c.link.TxStatus()) == TxIdle:
+		return ErrHandlerEnded
+	case c.ended:
+		if c.failure == nil { // the handler may ignore this one
+			c.failure = ErrHandlerEnded
+		}
 		return ErrHandlerEnded
 	case c.failure != nil && !rollbackTo.MatchString(statement):
 		return fmt.Errorf("%w: %w", ErrStatementFailed, c.failure)
@@ -124,6 +136,8 @@ func (c *strictConn) leave(statement string, err error) {
 	case !c.armed, errors.Is(err, driver.ErrSkip): // another method of the driver comes next
 	case err != nil && c.failure == nil:
 		c.failure = err
+	case err == nil && c.link == nil && endings.MatchString(statement) && !rollbackTo.MatchString(statement):
+		c.ended = true
 	case err == nil && c.failure != nil && rollbackTo.MatchString(statement):
 		c.failure = nil
 	}
@@ -200,7 +214,7 @@ func (c *strictConn) Ping(ctx context.Context) error {
 
 // ResetSession readies the connection for its next user.
 func (c *strictConn) ResetSession(ctx context.Context) error {
-	c.armed, c.failure = false, nil
+	c.armed, c.ended, c.failure = false, false, nil
 	if resetter, ok := c.contextConn.(driver.SessionResetter); ok {
 		return resetter.ResetSession(ctx)
 	}

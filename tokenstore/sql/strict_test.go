@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -205,25 +206,32 @@ func TestStrictLeavesOtherTransactionsAlone(t *testing.T) {
 	})
 }
 
-// Behind a pooler nothing holds the key of a handler that has sent ROLLBACK. So it may not write on.
+// Nothing holds the key of a handler behind a pooler that has sent ROLLBACK. On MySQL and MariaDB it could pay in
+// another transaction, and hide that from the middleware. So it may not write on.
 func TestStrictHandlerThatHasEndedItsTransactionWritesNothing(t *testing.T) {
-	for _, b := range []backend{backends()[0], throughPgBouncer} {
-		t.Run(b.name, func(t *testing.T) {
-			s := startService(t, b, strictly(t, serviceParts{}))
-			for _, end := range []string{"ROLLBACK", "COMMIT"} {
+	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
+		ends := []string{"ROLLBACK", "COMMIT"}
+		switch s.backend.dialect {
+		case SQLite():
+			return // the commit hook refuses its COMMIT, and what it writes after ROLLBACK
+		case MySQL():
+			ends = append(ends, " begin ;", "Start\nTransaction READ WRITE", "COMMIT AND CHAIN", "SET autocommit=1", "SET @@session.autocommit = 1")
+		}
+		for n, end := range ends {
+			for _, status := range []int{201, 500} {
 				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 					_, _ = tx.Exec(end)
-					for _, statement := range []string{"BEGIN", "INSERT INTO payments VALUES ('more', 1)"} {
+					for _, statement := range []string{"SET TRANSACTION READ WRITE", "BEGIN", "INSERT INTO payments VALUES ('more', 1)", "COMMIT", "SET TRANSACTION READ WRITE"} {
 						if _, err := tx.Exec(statement); !errors.Is(err, ErrHandlerEnded) {
-							t.Errorf("%s after %s = %v, want %v", statement, end, err, ErrHandlerEnded)
+							s.Errorf("%s after %s = %v, want %v", statement, end, err, ErrHandlerEnded)
 						}
 					}
-					c.String(201, "paid")
+					c.String(status, "paid")
 					return nil
 				}))
-				s.want(s.pay(end), refused(409, idem.CodeOutcomeUnknown))
+				s.want(s.pay(fmt.Sprintf("k-%d-%d", n, status)), refused(409, idem.CodeOutcomeUnknown))
 			}
-			s.wantPayments(0)
-		})
-	}
+		}
+		s.wantPayments(0)
+	})
 }
