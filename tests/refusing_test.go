@@ -45,15 +45,18 @@ func newRefusing(t *testing.T, locker idem.Locker, store idem.Store) *refusing {
 	return &refusing{engine: engine, policy: policy}
 }
 
-// request sends a request with a new key that lies in one of these shards.
-func (r *refusing) request(shards func(shard int) bool) error {
+// key is a new key that lies in one of these shards.
+func (r *refusing) key(shards func(shard int) bool) idem.Key {
 	for {
 		key := idem.Key("key-" + strconv.FormatInt(r.next.Add(1), 10))
 		if id := idem.NewKeyID("", key); shards(int(id[0]) % redislock.Shards) {
-			return r.pay(key)
+			return key
 		}
 	}
 }
+
+// request sends a request with such a key.
+func (r *refusing) request(shards func(shard int) bool) error { return r.pay(r.key(shards)) }
 
 func (r *refusing) pay(key idem.Key) error {
 	_, err := r.engine.Do(context.Background(), idem.Operation{Transport: idem.TransportHTTP, Key: key, Policy: &r.policy,
@@ -198,10 +201,20 @@ func TestPartialOutageStaysPartial(t *testing.T) {
 		}
 	}
 	healthy("before")
+	paid := r.key(isSick)
+	if err := r.pay(paid); err != nil {
+		t.Fatalf("request = %v", err)
+	}
 	goroutines := runtime.NumGoroutine()
 	mustDo(t, sick, "CONFIG", "SET", "min-replicas-to-write", "1")
 	r.storm(t, 4_000, isSick)
 	healthy("while one primary refuses writes")
+	if err := r.pay(paid); err != nil {
+		t.Errorf("repeat of a payment at the sick primary = %v, want it replayed", err)
+	}
+	if err := r.engine.Ping(t.Context()); !errors.Is(err, idem.ErrNoWrites) {
+		t.Errorf("Ping() = %v, want %v", err, idem.ErrNoWrites)
+	}
 	eventually(t, "no goroutine is left", func() error {
 		if n := runtime.NumGoroutine(); n > goroutines+64 {
 			return fmt.Errorf("%w: %d goroutines, before %d", errNotYet, n, goroutines)
