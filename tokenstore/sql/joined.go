@@ -62,7 +62,9 @@ import (
 //   - On PostgreSQL they commit at once. The outcome is unknown then, unless the process ends before
 //     the handler has returned, or the connection is lost within the same string of statements or after
 //     the handler has begun another transaction. A handler of database/sql may also leave that one with
-//     a failed statement, or call Commit or Rollback of the sql.Tx too. Drivers other than pgx do not
+//     a failed statement, or call Commit or Rollback of the sql.Tx too. The same holds after it has begun
+//     another transaction, if others lock the table for longer than the settle time-out and no connection
+//     of the pool is free to ask the server. Drivers other than pgx do not
 //     tell whether a transaction is open. With them the same holds if the connection is lost, or if
 //     the handler leaves rows open or a goroutine in a statement.
 //   - On PostgreSQL behind a pooler of transactions, or after the handler itself has unlocked the advisory

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -126,6 +127,50 @@ func TestJoinedEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 				}
 			}
 			s.wantNothingOpen("at the end")
+		})
+	}
+}
+
+// The handler has committed a payment by itself and still uses the connection, and no other connection is free to
+// ask the server. What cannot be found out is no rollback.
+func TestJoinedEscapeIsNoRollbackWhileTheServerCannotBeAsked(t *testing.T) {
+	for _, h := range hindrances {
+		if h.name != "rows left open" && h.name != "a goroutine in a statement" {
+			continue
+		}
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			s := startOn(t, PostgreSQL(), serviceParts{pool: 2, engine: []idem.Option{idem.WithSettleTimeout(time.Second / 2), idem.WithStoreTimeout(time.Second / 2)}})
+			other := open(t, "pgx", s.pools.dsn)
+			for _, status := range []int{201, 402, 500} {
+				var lift, release func()
+				s.with(func(c *gin.Context) {
+					tx, err := Tx(c)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for _, statement := range []string{"ROLLBACK", "BEGIN", "INSERT INTO payments VALUES ('x', 100)", "COMMIT", "BEGIN"} {
+						_, _ = tx.Exec(statement)
+					}
+					lift = h.in(t, tx, other)
+					conn, err := s.pools.write.Conn(context.Background())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					release = func() { _ = conn.Close() }
+					c.String(status, "done")
+				})
+				key := fmt.Sprint("k", status)
+				a := s.pay(key)
+				release()
+				lift()
+				s.want(a, refused(409, idem.CodeOutcomeUnknown))
+				s.with(s.paying(201))
+				s.eventually("the outcome is recorded as unknown", func() bool { return s.pay(key).code == string(idem.CodeOutcomeUnknown) })
+			}
+			s.wantPayments(3)
 		})
 	}
 }

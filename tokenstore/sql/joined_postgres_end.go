@@ -48,6 +48,9 @@ func (g *postgresGuard) status(ctx context.Context, t *joinedTx) (TxStatus, erro
 			look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 			defer cancel()
 			status, _ = t.session.Status(look)
+			if status != TxIdle && errors.Is(err, ErrInUse) {
+				return status, fmt.Errorf("%w: nothing can be found out: %w", idem.ErrEscaped, err)
+			}
 		}
 		if another {
 			return status, errors.Join(errOtherTransaction, err)
