@@ -42,7 +42,9 @@ func (g *postgresGuard) status(ctx context.Context, t *joinedTx) (TxStatus, erro
 	status, err := t.session.Status(look)
 	cancel()
 	if err != nil && status != TxIdle {
-		another, known := g.elsewhere(ctx, t)
+		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout) // without an answer the outcome is unknown
+		another, known := g.elsewhere(ask, t)
+		cancel()
 		if !known { // without the goroutine in the way, the session itself tells
 			t.session.Interrupt()
 			look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
