@@ -91,8 +91,9 @@ func TestKilledAndRestartedInstanceResumes(t *testing.T) {
 
 // wantState is nil while the store has a key in a state.
 func wantState(c client, key, want string) error {
-	if state, err := c.keyState(key); err != nil || state != want {
-		return fmt.Errorf("state = %q, %v, want %s", state, err, want)
+	state, err := c.keyState(key)
+	if err == nil && state != want {
+		err = fmt.Errorf("state = %q, want %s", state, want)
 	}
-	return nil
+	return err
 }

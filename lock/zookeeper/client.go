@@ -137,7 +137,7 @@ func (c *Client) base() (*held.Client, string) { return &c.core, "" }
 
 // The packages recipes and queue get at the base of a Root by this function, and the users of
 // the library do not.
-func init() {
+func init() { //nolint:gochecknoinits // it has to be there before the first call of any package
 	held.Base = func(root any) (*held.Client, string) { return root.(Root).base() }
 }
 
