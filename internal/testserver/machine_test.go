@@ -41,7 +41,8 @@ func TestMachine(t *testing.T) {
 		},
 		"zookeeper": func(t *testing.T, m *testserver.Machine) (steppable, func() (time.Time, error), func() error) {
 			t.Helper()
-			z := testserver.StartZooKeeper(t, testserver.OnZooKeeperMachine(m))
+			// A single server may refuse the log that a full disk has left, see below.
+			z := testserver.StartEnsemble(t, 3, testserver.OnZooKeeperMachine(m)).Leader()
 			conn := connect(t, 20*time.Second, z.Addr())
 			if err := create(conn, "/clock"); err != nil {
 				t.Fatal(err)
@@ -110,16 +111,18 @@ func TestMemberWithADamagedLogRecovers(t *testing.T) {
 	if err := create(conn, "/before"); err != nil {
 		t.Fatalf("Create = %v", err)
 	}
-	member := e.Followers()[0]
-	member.FillDisk()
-	member.Stop()
-	damageLog(t, member)
-	member.RecoverDisk()
-	mustExist(t, connect(t, 20*time.Second, member.Addr()), "/before", true)
+	for i, member := range e.Followers() {
+		member.FillDisk()
+		member.Stop()
+		damageLog(t, member, i == 0)
+		member.RecoverDisk()
+		mustExist(t, connect(t, 20*time.Second, member.Addr()), "/before", true)
+	}
 }
 
-// damageLog changes the last transaction in the log of a stopped server.
-func damageLog(t *testing.T, z *testserver.ZooKeeper) {
+// damageLog changes the last transaction in the log of a stopped server, or leaves what is no transaction
+// behind it.
+func damageLog(t *testing.T, z *testserver.ZooKeeper, change bool) {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(z.Data(), "version-2", "log.*"))
 	if err != nil || len(logs) == 0 {
@@ -131,12 +134,16 @@ func damageLog(t *testing.T, z *testserver.ZooKeeper) {
 		t.Fatal(err)
 	}
 	at := len(bytes.TrimRight(content, "\x00B")) - 2 // after the last one come its end mark "B" and zeros
+	damage := []byte{^content[at]}
+	if !change {
+		at, damage = len(bytes.TrimRight(content, "\x00")), bytes.Repeat([]byte{9}, 12) // a sum and a length
+	}
 	log, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	if _, err := log.WriteAt([]byte{^content[at]}, int64(at)); err != nil {
+	if _, err := log.WriteAt(damage, int64(at)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -88,14 +88,14 @@ func (z *ZooKeeper) serves() error {
 }
 
 // RecoverDisk is that of every server. A member of an ensemble whose disk was full may also refuse
-// the log that it has left ("CRC check failed"). Then RecoverDisk empties it, and the member gets
+// the log that it has left. Then RecoverDisk empties it, and the member gets
 // everything from the leader. The other two members have to be up, as for an operator.
 func (z *ZooKeeper) RecoverDisk() {
 	z.tb.Helper()
 	z.makeRoom()
 	z.check(z.end(syscall.SIGTERM))
 	err := z.start()
-	if err != nil && z.member && strings.Contains(logTail(z.prog.log, 40), "CRC check failed") {
+	if tail := logTail(z.prog.log, 40); err != nil && z.member && (strings.Contains(tail, "CRC check failed") || strings.Contains(tail, "Unreasonable length")) {
 		z.tb.Logf("%s refuses its log, and begins without data", z.prog.name)
 		if err = os.RemoveAll(filepath.Join(z.data, "version-2")); err == nil {
 			err = z.start()
