@@ -76,6 +76,6 @@
 //
 // One page reads one page of open records and one lock for each row of it. The page of a record that
 // can be settled costs one look-up. The strip counts up to
-// 20,000 open records, at most every few seconds. Nothing runs while nobody looks, except
+// 20,000 open records within two seconds, at most every few seconds. Nothing runs while nobody looks, except
 // [Console.Observe], which keeps the latest events in memory.
 package console
