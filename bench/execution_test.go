@@ -14,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
@@ -65,7 +66,7 @@ func executeOn(b *testing.B, engine *idem.Engine) func(context.Context, string) 
 	return func(ctx context.Context, key string) error {
 		res, err := engine.Do(ctx, idem.Operation{
 			Transport: idem.TransportHTTP, Key: idem.Key(key), Policy: &p,
-			Fingerprint: func(version uint8) (idem.Fingerprint, error) { return idem.RequestFingerprint(version, parts) },
+			Fingerprint: func(version uint8) (driver.Fingerprint, error) { return idem.RequestFingerprint(version, parts) },
 		}, func(context.Context) (idem.Response, error) {
 			return idem.Response{Status: 201, Body: []byte(receipt)}, nil
 		})

@@ -11,6 +11,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // driver "pgx"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
@@ -40,7 +41,7 @@ func BenchmarkJoined(b *testing.B) {
 	engine := newJoinedEngine(b, db)
 	var handled runs
 	do := func(ctx context.Context, key string) error {
-		op := idem.Operation{Key: idem.Key(key), Policy: &policy, Fingerprint: func(v uint8) (idem.Fingerprint, error) {
+		op := idem.Operation{Key: idem.Key(key), Policy: &policy, Fingerprint: func(v uint8) (driver.Fingerprint, error) {
 			return idem.NewFingerprint(v, "pay", order)
 		}}
 		_, err := engine.Do(ctx, op, func(ctx context.Context) (idem.Response, error) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/bench/curator"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -64,8 +65,8 @@ func BenchmarkLock(b *testing.B) {
 	})
 }
 
-func lockAndRelease(ctx context.Context, locker *zookeeper.Locker, id idem.KeyID) error {
-	lease, err := locker.TryAcquire(ctx, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+func lockAndRelease(ctx context.Context, locker *zookeeper.Locker, id driver.KeyID) error {
+	lease, err := locker.TryAcquire(ctx, driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func zooKeeperLocker(b *testing.B) *zookeeper.Locker {
 	locker := openZooKeeper(b, zooKeeperConfig(b)).Locker()
 	before(b, func(i int64) error {
 		// A parent is the first three hex digits of the key ID.
-		return lockAndRelease(b.Context(), locker, idem.KeyID{byte(i >> 4), byte(i << 4)})
+		return lockAndRelease(b.Context(), locker, driver.KeyID{byte(i >> 4), byte(i << 4)})
 	})
 	return locker
 }

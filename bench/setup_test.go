@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -72,7 +73,7 @@ func memoryEngine(b *testing.B) *idem.Engine {
 	return newEngine(b, memorylock.New(), memorystore.New())
 }
 
-func newEngine(b *testing.B, locker idem.Locker, store idem.Store) *idem.Engine {
+func newEngine(b *testing.B, locker driver.Locker, store driver.Store) *idem.Engine {
 	b.Helper()
 	engine, err := idem.New(locker, store)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
@@ -32,11 +33,11 @@ var ErrUnauthorised = errors.New("console: not authorised")
 
 // Config is what a console needs of its service. Engine and Authorise are required.
 type Config struct {
-	// Engine settles outcomes, and tells about locks if its locker is an [idem.LockInspector].
+	// Engine settles outcomes, and tells about locks if its locker is an [driver.LockInspector].
 	Engine *idem.Engine
-	// Store is that of the engine by default. If it is an [idem.StoreInspector], the console shows
+	// Store is that of the engine by default. If it is an [driver.StoreInspector], the console shows
 	// earlier decisions, and finds settled records by operation ID.
-	Store idem.Store
+	Store driver.Store
 	// Policies gives the policy of a route, as for the sweeper. The console tells by it what
 	// happens next. Without it results and keys are kept for as long as the record says, or for
 	// the defaults if that is longer. It may be nil.
@@ -114,7 +115,7 @@ func New(cfg Config) (*Console, error) {
 		cfg.Log = slog.Default()
 	}
 	c := &Console{cfg: cfg, guard: newGuard(&cfg), mux: http.NewServeMux(), lookUps: make(chan struct{}, mostLookUps)}
-	c.look = operate.Looker{Store: cfg.Store, Policies: cfg.Policies, Locks: func(*idem.Record) idem.LockInspector { return cfg.Engine }}
+	c.look = operate.Looker{Store: cfg.Store, Policies: cfg.Policies, Locks: func(*driver.Record) driver.LockInspector { return cfg.Engine }}
 	c.strip.console, c.events.most = c, mostEvents
 	c.mux.HandleFunc("GET /{$}", c.inbox)
 	c.mux.HandleFunc("POST /find", c.find)

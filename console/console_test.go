@@ -15,9 +15,11 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -63,7 +65,7 @@ func TestReaderOnlyReads(t *testing.T) {
 	form.Set("reason", "because")
 	form.Set("outcome", "not-applied")
 	reader.do("POST", "key/"+id("k").String()+"/settle", form).want(t, 403, "Nothing was settled")
-	if state := r.record("k").State; state != idem.StateUnknown {
+	if state := r.record("k").State; state != driver.StateUnknown {
 		t.Errorf("the record is %v", state)
 	}
 }
@@ -94,7 +96,7 @@ func TestForgedFormsAreRefused(t *testing.T) {
 		}
 	}
 	ada.do("GET", path+"?"+good().Encode(), nil).want(t, 404, "!settled")
-	if state := r.record("k").State; state != idem.StateUnknown {
+	if state := r.record("k").State; state != driver.StateUnknown {
 		t.Errorf("a forged form settled: %v", state)
 	}
 	ada.do("POST", path, good(), "Sec-Fetch-Site", "same-origin").want(t, 200, "Attempt 1 was settled by ada", "it did not take effect")
@@ -188,7 +190,7 @@ func TestFindPrefersTheKeyInItsScope(t *testing.T) {
 	for _, tt := range []struct {
 		scope string
 		key   idem.Key
-		want  idem.KeyID
+		want  driver.KeyID
 	}{{"m", trap, id(trap)}, {"", trap, id("the-key")}, {"", "global", idem.NewKeyID("", "global")}} {
 		got := ada.do("POST", "find", url.Values{"token": {token}, "scope": {tt.scope}, "key": {string(tt.key)}})
 		if got.path != "key/"+tt.want.String() {
@@ -243,7 +245,7 @@ func TestStoryShowsTheLatestEvents(t *testing.T) {
 	r := newRig(t, backends["memory"])
 	r.inDoubt("k", nil)
 	for range 300 {
-		r.console.Observe(t.Context(), idem.Event{Type: idem.EventRefused, KeyID: id("k"), Code: idem.CodeOutcomeUnknown})
+		r.console.Observe(t.Context(), telemetry.Event{Type: telemetry.EventRefused, KeyID: id("k"), Code: string(idem.CodeOutcomeUnknown)})
 	}
 	got := r.as("ada").storyOf("k")
 	got.want(t, 200, "A request was refused <b>×300</b>", "!earlier ones")
@@ -251,7 +253,7 @@ func TestStoryShowsTheLatestEvents(t *testing.T) {
 		t.Errorf("the repeats come before the form:\n%s", got.body)
 	}
 	for i := range 300 {
-		r.console.Observe(t.Context(), idem.Event{Type: []idem.EventType{idem.EventReplayed, idem.EventWaited}[i%2], KeyID: id("k")})
+		r.console.Observe(t.Context(), telemetry.Event{Type: []telemetry.EventType{telemetry.EventReplayed, telemetry.EventWaited}[i%2], KeyID: id("k")})
 	}
 	got = r.as("ada").storyOf("k")
 	got.want(t, 200, "There are 503 earlier ones.", "!A request was refused") // three are of the attempt
@@ -286,10 +288,10 @@ func TestStripDoesNotContradictTheList(t *testing.T) {
 // slowStore lists one page, and nothing more in the time that a page has.
 type slowStore struct{ *memorystore.Store }
 
-func (s slowStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s slowStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	if q.After != nil {
 		<-ctx.Done()
-		return idem.OpenPage{}, ctx.Err()
+		return driver.OpenPage{}, ctx.Err()
 	}
 	return s.Store.ListOpen(ctx, q)
 }
@@ -297,7 +299,7 @@ func (s slowStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPag
 // A store with more doubts than can be counted in time is not told as one that does not answer.
 func TestDoubtsOfASlowStoreAreCountedInPart(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		store := slowStore{memorystore.New()}
 		return newEngine(t, memorylock.New(), store, opts...), store
 	})
@@ -340,7 +342,7 @@ func TestOddPathsStayInTheConsole(t *testing.T) {
 // A handler that runs is no doubt. It is listed among all open records.
 func TestRunningHandlersAreNoDoubts(t *testing.T) {
 	t.Parallel()
-	for name, b := range map[string]backend{"young": backends["memory"], "old": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	for name, b := range map[string]backend{"young": backends["memory"], "old": func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		store := memorystore.New(memorystore.WithClock(func() time.Time { return time.Now().Add(-time.Hour) }))
 		return newEngine(t, memorylock.New(), store, opts...), store
 	}} {
@@ -390,7 +392,7 @@ func TestHealth(t *testing.T) {
 func TestStoreThatIsDown(t *testing.T) {
 	t.Parallel()
 	store := brokenStore{memorystore.New()}
-	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		return newEngine(t, memorylock.New(), store, opts...), store
 	})
 	for _, path := range []string{"", "key/" + id("k").String()} {
@@ -406,10 +408,10 @@ func TestStoreThatIsDown(t *testing.T) {
 func TestStoreThatIsDownInPart(t *testing.T) {
 	t.Parallel()
 	store := partialStore{memorystore.New()}
-	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		return newEngine(t, memorylock.New(), store, opts...), store
 	})
-	if _, err := store.Begin(t.Context(), id("k"), idem.BeginRequest{Route: "POST /part", Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: "d", Token: 1}}); err != nil {
+	if _, err := store.Begin(t.Context(), id("k"), driver.BeginRequest{Route: "POST /part", Nonce: driver.NewNonce(), Fence: driver.Fence{Domain: "d", Token: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	r.as("ada").get("?view=all").want(t, 200, "A part of the token store does not answer", "POST /part", "!10.0.0.1")
@@ -419,20 +421,20 @@ func TestStoreThatIsDownInPart(t *testing.T) {
 // partialStore lists what the part has that answers.
 type partialStore struct{ *memorystore.Store }
 
-func (s partialStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s partialStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	page, err := s.Store.ListOpen(ctx, q)
 	return page, cmp.Or(err, errDown)
 }
 
 type brokenStore struct{ *memorystore.Store }
 
-var errDown = fmt.Errorf("%w: dial 10.0.0.1: refused", idem.ErrUnavailable)
+var errDown = fmt.Errorf("%w: dial 10.0.0.1: refused", driver.ErrUnavailable)
 
-func (brokenStore) Get(context.Context, idem.KeyID) (idem.Record, error) {
-	return idem.Record{}, errDown
+func (brokenStore) Get(context.Context, driver.KeyID) (driver.Record, error) {
+	return driver.Record{}, errDown
 }
-func (brokenStore) ListOpen(context.Context, idem.OpenQuery) (idem.OpenPage, error) {
-	return idem.OpenPage{}, errDown
+func (brokenStore) ListOpen(context.Context, driver.OpenQuery) (driver.OpenPage, error) {
+	return driver.OpenPage{}, errDown
 }
 func (brokenStore) Ping(context.Context) error { return errDown }
 
@@ -441,13 +443,13 @@ func TestThousandsOfOpenRecords(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, backends["redis"])
 	const n = 5000
-	if err := r.store.RetireDomain(t.Context(), "d", idem.Decision{By: "ada"}); err != nil {
+	if err := r.store.RetireDomain(t.Context(), "d", driver.Decision{By: "ada"}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range n {
 		key := idem.Key(fmt.Sprintf("k%d", i))
-		a := r.begin(key, idem.Fence{Domain: "d", Token: 1})
-		s := idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: idem.StateUnknown}
+		a := r.begin(key, driver.Fence{Domain: "d", Token: 1})
+		s := driver.Settlement{Attempt: a, ID: driver.NewNonce(), State: driver.StateUnknown}
 		if got, err := r.store.Settle(t.Context(), id(key), s); err != nil || !got.Settled {
 			t.Fatalf("Settle() = %+v, %v", got, err)
 		}

@@ -8,8 +8,9 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // A service mounts the console beside its routes. signedIn stands for its single sign-on.
@@ -20,7 +21,7 @@ func ExampleNew() {
 
 	store := memorystore.New()
 	var page *console.Console
-	engine, err := idem.New(memorylock.New(), store, idem.WithObserver(func(ctx context.Context, ev idem.Event) { page.Observe(ctx, ev) }))
+	engine, err := idem.New(memorylock.New(), store, idem.WithObserver(func(ctx context.Context, ev telemetry.Event) { page.Observe(ctx, ev) }))
 	if err != nil {
 		panic(err)
 	}

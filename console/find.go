@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
@@ -43,7 +44,7 @@ func (c *Console) find(w http.ResponseWriter, r *http.Request) {
 
 // searchFor returns the key ID of a record. text tells the operator why there is none. A client
 // may have chosen a key that looks like an ID, so with a scope the key comes first.
-func (c *Console) searchFor(ctx context.Context, s search) (id idem.KeyID, text string, err error) {
+func (c *Console) searchFor(ctx context.Context, s search) (id driver.KeyID, text string, err error) {
 	key, err := idem.ParseKey([]string{s.Key})
 	valid := err == nil
 	if valid && s.Scope != "" {
@@ -68,7 +69,7 @@ func (c *Console) searchFor(ctx context.Context, s search) (id idem.KeyID, text 
 		case err != nil:
 			return id, "", err
 		}
-	} else if id, err = idem.ParseKeyID(typed); err == nil {
+	} else if id, err = driver.ParseKeyID(typed); err == nil {
 		what = "key ID"
 		if found, err := c.recorded(ctx, id); found || err != nil {
 			return id, "", err
@@ -84,9 +85,9 @@ func (c *Console) searchFor(ctx context.Context, s search) (id idem.KeyID, text 
 }
 
 // recorded reports whether the store has a record of a key, be it readable or not.
-func (c *Console) recorded(ctx context.Context, id idem.KeyID) (bool, error) {
+func (c *Console) recorded(ctx context.Context, id driver.KeyID) (bool, error) {
 	f, err := c.look.Get(ctx, id)
-	return err == nil && (f.Err != nil || f.Record.State != idem.StateNone), err
+	return err == nil && (f.Err != nil || f.Record.State != driver.StateNone), err
 }
 
 // notFound tells what was looked for in vain. A search that failed must not read as "never

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
@@ -72,7 +72,7 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 		refuse(w, r, http.StatusForbidden, "You may not use this console.")
 		return
 	}
-	if err := operate.CheckDecision(idem.Decision{By: op.Name}, "Operator.Name", ""); err != nil {
+	if err := operate.CheckDecision(driver.Decision{By: op.Name}, "Operator.Name", ""); err != nil {
 		g.cfg.Log.ErrorContext(r.Context(), "console: the authoriser names no person", "err", err)
 		refuse(w, r, http.StatusForbidden, "You may not use this console.")
 		return

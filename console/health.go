@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
@@ -126,7 +126,7 @@ func (c *Console) examine(ctx context.Context) report {
 }
 
 func (c *Console) checkLocks(ctx context.Context) (Level, string) {
-	if domain, err := c.cfg.Engine.DomainOf(ctx, idem.KeyID{}); err == nil && domain == idem.JoinedDomain {
+	if domain, err := c.cfg.Engine.DomainOf(ctx, driver.KeyID{}); err == nil && domain == driver.JoinedDomain {
 		return OK, "Joined transactions take the place of locks."
 	}
 	if err := c.cfg.Engine.PingLock(ctx); err != nil {
@@ -141,7 +141,7 @@ func (c *Console) checkStore(ctx context.Context) (Level, string) {
 	switch {
 	case err == nil:
 		return OK, "The token store accepts new records."
-	case errors.Is(err, idem.ErrStoreLost):
+	case errors.Is(err, driver.ErrStoreLost):
 		return Fail, "The token store has lost its records. New requests are refused. See idemctl store accept."
 	}
 	c.cfg.Log.WarnContext(ctx, "console: token store", "err", err)
@@ -177,14 +177,14 @@ func (c *Console) countOpen(ctx context.Context, rep *report) (open, domains Hea
 	for i, name := range names {
 		rep.Ages = append(rep.Ages, ageRow{Name: name, Older: bounds[i].String()})
 	}
-	samples := make(map[string]idem.KeyID) // a key of each lock domain
+	samples := make(map[string]driver.KeyID) // a key of each lock domain
 	under := make(map[string]int)
 	now, err := c.look.Clock(ctx)
 	counting, cancel := context.WithTimeout(ctx, patience*2/3) // and the domains have the rest
 	defer cancel()
 	seen, oldest := 0, time.Time{}
 	var failed error // of a part of the store
-	for q := (idem.OpenQuery{Limit: countPage}); err == nil; {
+	for q := (driver.OpenQuery{Limit: countPage}); err == nil; {
 		page, listErr := c.cfg.Store.ListOpen(counting, q)
 		if rep.More = seen > 0 && len(page.Records) == 0 && counting.Err() != nil; rep.More {
 			break // the store is slow, and there are many
@@ -229,11 +229,11 @@ func (c *Console) countOpen(ctx context.Context, rep *report) (open, domains Hea
 	return open, domains
 }
 
-func (n *counts) add(o *idem.OpenRecord) {
+func (n *counts) add(o *driver.OpenRecord) {
 	switch {
 	case o.Err != nil:
 		n.Unreadable++
-	case o.Record.State == idem.StateUnknown:
+	case o.Record.State == driver.StateUnknown:
 		n.Unknown++
 	default:
 		n.Pending++
@@ -263,7 +263,7 @@ func (c *Console) gradeOpen(rep *report, seen int, oldest time.Duration) (Level,
 	return OK, text
 }
 
-func (c *Console) gradeDomains(ctx context.Context, samples map[string]idem.KeyID, under map[string]int) (Level, string) {
+func (c *Console) gradeDomains(ctx context.Context, samples map[string]driver.KeyID, under map[string]int) (Level, string) {
 	foreign, records := 0, 0
 	for domain, id := range samples {
 		now, err := c.cfg.Engine.DomainOf(ctx, id)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
@@ -37,7 +37,7 @@ type query struct {
 	State string // "", pending or unknown
 	Route string // part of the route's name
 	Older time.Duration
-	after *idem.OpenCursor
+	after *driver.OpenCursor
 }
 
 // Ages of the filter.
@@ -48,7 +48,7 @@ func parseQuery(v url.Values) (q query) {
 	if view(v.Get("view")) == all {
 		q.View = all
 	}
-	if s, err := idem.ParseState(v.Get("state")); err == nil && s.Open() {
+	if s, err := driver.ParseState(v.Get("state")); err == nil && s.Open() {
 		q.State = s.String()
 	}
 	if d, err := time.ParseDuration(v.Get("older")); err == nil && d > 0 {
@@ -60,7 +60,7 @@ func parseQuery(v url.Values) (q query) {
 }
 
 // link is the query of a URL, with the cursor given.
-func (q query) link(after *idem.OpenCursor) string {
+func (q query) link(after *driver.OpenCursor) string {
 	v := url.Values{}
 	set := func(name, value string) {
 		if value != "" {
@@ -87,22 +87,22 @@ func (q query) self() string {
 	return ""
 }
 
-func formatCursor(c *idem.OpenCursor) string {
+func formatCursor(c *driver.OpenCursor) string {
 	return strconv.FormatInt(c.Started.UnixNano(), 10) + "-" + c.ID.String()
 }
 
 // parseCursor returns nil for anything that formatCursor has not made.
-func parseCursor(s string) *idem.OpenCursor {
+func parseCursor(s string) *driver.OpenCursor {
 	at, id, _ := strings.Cut(s, "-")
 	nanos, err := strconv.ParseInt(at, 10, 64)
 	if err != nil {
 		return nil
 	}
-	c := &idem.OpenCursor{Started: time.Unix(0, nanos).UTC()}
+	c := &driver.OpenCursor{Started: time.Unix(0, nanos).UTC()}
 	if len(id) != hex.EncodedLen(len(c.ID)) {
 		return nil
 	}
-	if c.ID, err = idem.ParseKeyID(id); err != nil {
+	if c.ID, err = driver.ParseKeyID(id); err != nil {
 		return nil
 	}
 	return c
@@ -111,7 +111,7 @@ func parseCursor(s string) *idem.OpenCursor {
 // listing is one page of open records.
 type listing struct {
 	Rows    []*operate.Facts
-	Next    *idem.OpenCursor // nil at the end
+	Next    *driver.OpenCursor // nil at the end
 	Scanned int
 	Cut     bool // the page ends because so many records were left out
 	Running int  // attempts that were left out, because they run or seem to
@@ -121,9 +121,9 @@ type listing struct {
 // list reads one page. It looks at the locks of the records that it shows, and for the doubts of
 // those that may be running.
 func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
-	open := idem.OpenQuery{OlderThan: q.Older, Limit: 4 * rowsPerPage, After: q.after}
+	open := driver.OpenQuery{OlderThan: q.Older, Limit: 4 * rowsPerPage, After: q.after}
 	if q.State != "" {
-		open.State, _ = idem.ParseState(q.State) // parseQuery has checked it
+		open.State, _ = driver.ParseState(q.State) // parseQuery has checked it
 	}
 	for {
 		page, err := c.cfg.Store.ListOpen(ctx, open)
@@ -137,7 +137,7 @@ func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
 		}
 		l.Scanned += len(page.Records)
 		for _, f := range facts {
-			if q.View == doubts && f.Err == nil && f.Record.State == idem.StatePending && f.Lock == operate.LockOfAttempt {
+			if q.View == doubts && f.Err == nil && f.Record.State == driver.StatePending && f.Lock == operate.LockOfAttempt {
 				l.Running++
 				continue
 			}
@@ -159,13 +159,13 @@ func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
 }
 
 // candidates drops the records that the query leaves out whatever their locks say.
-func (c *Console) candidates(rows []idem.OpenRecord, q query, l *listing) (kept []idem.OpenRecord) {
+func (c *Console) candidates(rows []driver.OpenRecord, q query, l *listing) (kept []driver.OpenRecord) {
 	now := time.Now()
 	for i := range rows {
 		rec := &rows[i].Record
 		switch {
 		case q.Route != "" && !strings.Contains(strings.ToLower(rec.Route), strings.ToLower(q.Route)):
-		case q.View == doubts && rows[i].Err == nil && rec.State == idem.StatePending && now.Sub(rec.Started) < young:
+		case q.View == doubts && rows[i].Err == nil && rec.State == driver.StatePending && now.Sub(rec.Started) < young:
 			l.Running++
 		default:
 			kept = append(kept, rows[i])
@@ -254,15 +254,15 @@ func rowOf(f *operate.Facts, heard map[attemptOf]string) row {
 
 // saidOf is what a resolver said about the attempt, from this instance's memory or from the
 // record.
-func saidOf(rec *idem.Record, said string) string {
-	if said == "" && rec.State == idem.StateUnknown && rec.Decision.By == "resolver" {
+func saidOf(rec *driver.Record, said string) string {
+	if said == "" && rec.State == driver.StateUnknown && rec.Decision.By == "resolver" {
 		return rec.Decision.Reason
 	}
 	return said
 }
 
 // responseOf describes the response that was on its way, without its content.
-func responseOf(rec *idem.Record) string {
+func responseOf(rec *driver.Record) string {
 	switch {
 	case rec.ResponseErr != nil:
 		return "unreadable"
@@ -274,7 +274,7 @@ func responseOf(rec *idem.Record) string {
 	return summaryOf(rec.Response)
 }
 
-func summaryOf(resp *idem.Response) string {
+func summaryOf(resp *driver.Response) string {
 	return "status " + strconv.Itoa(resp.Status) + ", " + strconv.Itoa(len(resp.Body)) + " bytes"
 }
 

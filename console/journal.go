@@ -5,7 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // mostEvents is how many events a console remembers.
@@ -24,13 +25,13 @@ type journal struct {
 // noted is an event and when this process saw it.
 type noted struct {
 	At time.Time
-	idem.Event
+	telemetry.Event
 }
 
-// Observe is an [idem.Observer]. The story of a key then also shows what this instance saw of it,
+// Observe is an [telemetry.Observer]. The story of a key then also shows what this instance saw of it,
 // for example what the resolver said. The console remembers the latest 20,000 events.
-func (c *Console) Observe(_ context.Context, ev idem.Event) {
-	if ev.KeyID == (idem.KeyID{}) {
+func (c *Console) Observe(_ context.Context, ev telemetry.Event) {
+	if ev.KeyID == (driver.KeyID{}) {
 		return
 	}
 	c.events.add(noted{time.Now(), ev})
@@ -49,7 +50,7 @@ func (j *journal) add(n noted) {
 }
 
 // of returns the events of a key, oldest first.
-func (j *journal) of(id idem.KeyID) (list []noted) {
+func (j *journal) of(id driver.KeyID) (list []noted) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for i := range j.ring {
@@ -62,7 +63,7 @@ func (j *journal) of(id idem.KeyID) (list []noted) {
 
 // attemptOf tells the attempts of all keys apart.
 type attemptOf struct {
-	id     idem.KeyID
+	id     driver.KeyID
 	number uint32
 }
 
@@ -73,7 +74,7 @@ func (j *journal) resolverSaid() map[attemptOf]string {
 	defer j.mu.Unlock()
 	said := make(map[attemptOf]string)
 	for i := range j.ring {
-		if n := &j.ring[(j.next+i)%len(j.ring)]; n.Type == idem.EventUnresolved {
+		if n := &j.ring[(j.next+i)%len(j.ring)]; n.Type == telemetry.EventUnresolved {
 			said[attemptOf{n.KeyID, n.Attempt.Number}] = wordsOf(&n.Event)
 		}
 	}
@@ -81,7 +82,7 @@ func (j *journal) resolverSaid() map[attemptOf]string {
 }
 
 // wordsOf are the words of a resolver that could not tell.
-func wordsOf(ev *idem.Event) string {
+func wordsOf(ev *telemetry.Event) string {
 	if ev.Err != nil {
 		return "it failed: " + ev.Err.Error()
 	}

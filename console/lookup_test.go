@@ -17,8 +17,9 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // finds is a look-up with one result.
@@ -52,7 +53,7 @@ func (a answer) entries() (fields []string) {
 func (r *rig) wantResponse(key idem.Key, want idem.Response) {
 	r.Helper()
 	rec := r.record(key)
-	if rec.State != idem.StateCompleted || rec.Response == nil {
+	if rec.State != driver.StateCompleted || rec.Response == nil {
 		r.Fatalf("the record is %+v, want it completed", rec)
 	}
 	got := rec.Response
@@ -106,7 +107,7 @@ func TestFoundIsNotComplete(t *testing.T) {
 			if name == "no success" {
 				ada.settle("k", page, append(page.entries(), "outcome", "applied")...).want(t, 422, "status 402 tells the client that it failed")
 			}
-			if state := r.record("k").State; state != idem.StateUnknown {
+			if state := r.record("k").State; state != driver.StateUnknown {
 				t.Errorf("the record is %v", state)
 			}
 		})
@@ -200,7 +201,7 @@ func TestNothingIsFound(t *testing.T) {
 		}
 		ada := r.as("ada")
 		proof := "Its handler has returned."
-		if r.record("k").Attempt.Fence.Domain == idem.JoinedDomain { // its record was made without a handler
+		if r.record("k").Attempt.Fence.Domain == driver.JoinedDomain { // its record was made without a handler
 			proof = "Its process may be paused and go on later"
 		}
 		page := ada.storyOf("k")
@@ -210,7 +211,7 @@ func TestNothingIsFound(t *testing.T) {
 			r.Errorf("a page asks %d times", asked)
 		}
 		ada.settle("k", page, "outcome", "not-applied").want(r.T, 200, "it did not take effect")
-		if state := r.record("k").State; state != idem.StateReleased || asked != 2 {
+		if state := r.record("k").State; state != driver.StateReleased || asked != 2 {
 			r.Errorf("the record is %v after %d look-ups, want it released after 2", state, asked)
 		}
 	})
@@ -228,7 +229,7 @@ func TestFoundAfterAll(t *testing.T) {
 			got := ada.settle("k", page, "outcome", "not-applied", "reason", "nothing there")
 			got.want(r.T, 409, "The service found: pay_1 &lt;b&gt;. So it took effect. Nothing was settled.", `class="choice found" open`, "/v1/payments/pay_1", "!nothing there")
 			ada.settle("k", page, "outcome", "applied", "status", "201", "body", `{"id":"mine"}`).want(r.T, 409, "The service found: pay_1 &lt;b&gt;.")
-			if state := r.record("k").State; state != idem.StateUnknown {
+			if state := r.record("k").State; state != driver.StateUnknown {
 				r.Fatalf("the record is %v", state)
 			}
 		}
@@ -261,7 +262,7 @@ func TestLookUpFails(t *testing.T) {
 				t.Errorf("the log does not tell where it panicked: %s", r.log)
 			}
 			ada.settle("k", page, "outcome", "not-applied").want(t, 503, "The look-up failed: ", "Nothing was settled")
-			if state := r.record("k").State; state != idem.StateUnknown {
+			if state := r.record("k").State; state != driver.StateUnknown {
 				t.Errorf("the record is %v", state)
 			}
 			ada.settle("k", page, "outcome", "applied", "status", "204").want(t, 200, "it took effect")

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 //go:embed pages/*.html
@@ -114,7 +114,7 @@ func (c *Console) unavailable(w http.ResponseWriter, r *http.Request, err error)
 	c.cfg.Log.ErrorContext(r.Context(), "console: a server did not answer", "path", r.URL.Path, "err", err)
 	text := "The token store does not answer. The log of the service has the reason."
 	switch {
-	case errors.Is(err, idem.ErrStoreLost):
+	case errors.Is(err, driver.ErrStoreLost):
 		text = "The token store has lost its records. See idemctl store accept."
 	case errors.Is(err, context.Canceled):
 		text = "The request was given up."

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
@@ -51,13 +52,13 @@ type choice struct{ Outcome, Confirm string }
 // was found too, repeats get that one. One that could not be looked up is not run again.
 func newForm(f *operate.Facts, op Operator, l *lookedUp) *form {
 	route := f.Record.Route
-	out := &form{Attempt: formatAttempt(f.Record.Attempt), Looked: l, Max: idem.MaxReasonBytes, NoAnswer: operate.Likely(route) == operate.OverGRPC}
+	out := &form{Attempt: formatAttempt(f.Record.Attempt), Looked: l, Max: driver.MaxReasonBytes, NoAnswer: operate.Likely(route) == operate.OverGRPC}
 	end := confirmation(f.ID)
 	offer := func(outcome, confirm string) { out.Choices = append(out.Choices, choice{outcome, confirm}) }
 	resp := l.answer(route)
 	switch {
 	case l.complete(route):
-		out.Answer, out.Seen = showResponse(&resp, op.MaySeeResponses), l.digest(route)
+		out.Answer, out.Seen = showResponse((*driver.Response)(&resp), op.MaySeeResponses), l.digest(route)
 		offer(appliedFound, end)
 	case out.NoAnswer:
 	case l.found():
@@ -76,7 +77,7 @@ func newForm(f *operate.Facts, op Operator, l *lookedUp) *form {
 }
 
 // confirmation is the end of an operation ID.
-func confirmation(id idem.KeyID) string {
+func confirmation(id driver.KeyID) string {
 	op := id.OperationID()
 	return op[len(op)-confirmLength:]
 }
@@ -94,13 +95,13 @@ func (f *form) fill(resp *idem.Response, all bool) {
 }
 
 // formatAttempt packs an attempt into a hidden field. Equal texts are equal attempts.
-func formatAttempt(a idem.Attempt) string {
+func formatAttempt(a driver.Attempt) string {
 	return fmt.Sprintf("%d.%s.%d.%s", a.Number, a.Nonce, a.Fence.Token, a.Fence.Domain)
 }
 
 // settle decides about an attempt as the operator says.
 func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
-	id, err := idem.ParseKeyID(r.PathValue("id"))
+	id, err := driver.ParseKeyID(r.PathValue("id"))
 	op := operatorOf(r)
 	switch {
 	case err != nil:
@@ -163,7 +164,7 @@ const changed = "The record has changed while you were reading. This form did no
 // decision stands.
 func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v url.Values) (status int, problem string) {
 	rec := &f.Record
-	d := idem.Decision{By: op.Name, Reason: strings.TrimSpace(v.Get("reason"))}
+	d := driver.Decision{By: op.Name, Reason: strings.TrimSpace(v.Get("reason"))}
 	if f.Err != nil || !rec.State.Open() || formatAttempt(rec.Attempt) != v.Get("attempt") {
 		return http.StatusConflict, changed
 	}
@@ -187,13 +188,13 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	case err == nil:
 		log.InfoContext(ctx, "console: an operator settled an attempt", "state", settled.State.String())
 		return http.StatusOK, ""
-	case errors.Is(err, idem.ErrLocked):
+	case errors.Is(err, driver.ErrLocked):
 		return http.StatusConflict, "The lock of the key is held. Its holder runs, or its session has not timed out yet. Nothing was settled."
 	case errors.Is(err, idem.ErrNotOpen):
 		return http.StatusConflict, changed
 	case errors.Is(err, idem.ErrForeignDomain):
 		return http.StatusConflict, "The attempt ran under another lock domain, which is not retired. Its holder may live. Nothing was settled."
-	case errors.Is(err, idem.ErrResponseInvalid):
+	case errors.Is(err, driver.ErrResponseInvalid):
 		return http.StatusUnprocessableEntity, "The store cannot keep this answer. Nothing was settled."
 	}
 	log.WarnContext(ctx, "console: an operator could not settle an attempt", "err", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // eachBackend runs a test on every combination of lock and store.
@@ -34,7 +35,7 @@ func TestSettleAsApplied(t *testing.T) {
 		done := ada.settle("k", page, "outcome", "applied", "status", "201", "content-type", "application/json", "location", "/v1/payments/7", "body", "{\r\n\"id\":7}")
 		done.want(r.T, 200, "Attempt 1 was settled by ada at ", ": it took effect. The client sends the same request with the same key again, and gets this answer.<", "by <b>ada</b>: it took effect", "ticket 4711", "!Settle attempt", "!<dt>Resolver</dt>", "No attempt is open.")
 		rec := r.record("k")
-		if rec.State != idem.StateCompleted || rec.Decision != (idem.Decision{By: "ada", Reason: "found in the ledger, ticket 4711"}) {
+		if rec.State != driver.StateCompleted || rec.Decision != (driver.Decision{By: "ada", Reason: "found in the ledger, ticket 4711"}) {
 			r.Errorf("the record is %+v", rec)
 		}
 		res, err := r.engine.Do(r.Context(), r.operation("k"), func(context.Context) (idem.Response, error) {
@@ -49,7 +50,7 @@ func TestSettleAsApplied(t *testing.T) {
 		}
 		// The same form again decides nothing.
 		ada.settle("k", page, "outcome", "not-applied").want(r.T, 200, "This form did nothing. Attempt 1 was settled by ada at ", " UTC: it took effect. Below is")
-		if again := r.record("k"); again.State != idem.StateCompleted {
+		if again := r.record("k"); again.State != driver.StateCompleted {
 			r.Errorf("the record became %v", again.State)
 		}
 	})
@@ -73,7 +74,7 @@ func TestSettleKeepsTheTimesOfTheRoute(t *testing.T) {
 
 // errIfAlone is the error of a handler whose outcome is in doubt, unless it has a transaction.
 func errIfAlone(r *rig) error {
-	if domain, _ := r.engine.DomainOf(r.Context(), id("k")); domain == idem.JoinedDomain {
+	if domain, _ := r.engine.DomainOf(r.Context(), id("k")); domain == driver.JoinedDomain {
 		return nil
 	}
 	return errors.New("lost")
@@ -85,7 +86,7 @@ func TestSettleAsNotApplied(t *testing.T) {
 		bob := r.as("bob")
 		bob.settle("k", bob.storyOf("k"), "outcome", "not-applied").want(r.T, 200, "Attempt 1 was settled by bob at ", " UTC: it did not take effect. The next request with the key runs the handler again. If the route charges, that request charges. ",
 			`class="state released">released</span> The last attempt did not take effect.`, "by <b>bob</b>: it did not take effect")
-		if rec := r.record("k"); rec.State != idem.StateReleased {
+		if rec := r.record("k"); rec.State != driver.StateReleased {
 			r.Errorf("the record is %v, want released", rec.State)
 		}
 	})
@@ -110,13 +111,13 @@ func TestSettleIsAboutTheAttemptThatWasSeen(t *testing.T) {
 		ada := r.as("ada")
 		page := ada.storyOf("k")
 		policy := r.policy
-		if _, err := r.engine.Decide(r.Context(), id("k"), first, idem.NotApplied(), idem.Decision{By: "bob"}, &policy); err != nil {
+		if _, err := r.engine.Decide(r.Context(), id("k"), first, idem.NotApplied(), driver.Decision{By: "bob"}, &policy); err != nil {
 			r.Fatal(err)
 		}
 		r.beginAgain("k")
 		got := ada.settle("k", page, "outcome", "not-applied", "reason", "about the first one")
 		got.want(r.T, 200, "This form did nothing. Attempt 1 was settled by bob at ", " UTC: it did not take effect. Below is", "!about the first one")
-		if rec := r.record("k"); rec.State != idem.StatePending || rec.Attempt.Number != 2 {
+		if rec := r.record("k"); rec.State != driver.StatePending || rec.Attempt.Number != 2 {
 			r.Errorf("the record is %+v, want attempt 2 pending", rec)
 		}
 	})
@@ -130,10 +131,10 @@ func TestSettleIsAboutNoOtherAttemptWithItsNumber(t *testing.T) {
 	ada := r.as("ada")
 	page := ada.storyOf("k")
 	attempt := page.form().Get("attempt")
-	for what, change := range map[string]func(a *idem.Attempt){
-		"nonce":  func(a *idem.Attempt) { a.Nonce = idem.NewNonce() },
-		"fence":  func(a *idem.Attempt) { a.Fence.Token++ },
-		"domain": func(a *idem.Attempt) { a.Fence.Domain = "elsewhere" },
+	for what, change := range map[string]func(a *driver.Attempt){
+		"nonce":  func(a *driver.Attempt) { a.Nonce = driver.NewNonce() },
+		"fence":  func(a *driver.Attempt) { a.Fence.Token++ },
+		"domain": func(a *driver.Attempt) { a.Fence.Domain = "elsewhere" },
 	} {
 		seen := a
 		change(&seen)
@@ -142,7 +143,7 @@ func TestSettleIsAboutNoOtherAttemptWithItsNumber(t *testing.T) {
 			t.Fatalf("the form names its attempt %q, want one unlike %q", attempt, other)
 		}
 		ada.settle("k", page, "attempt", other, "outcome", "not-applied", "reason", what).want(t, 200, "The record has changed while you were reading")
-		if rec := r.record("k"); rec.State != idem.StateUnknown {
+		if rec := r.record("k"); rec.State != driver.StateUnknown {
 			t.Errorf("after a form about another %s the record is %v, want unknown", what, rec.State)
 		}
 	}
@@ -167,7 +168,7 @@ func TestSettleDoesNotOverruleTheHolder(t *testing.T) {
 				ada.settle("k", form, "attempt", attempt, "outcome", "not-applied").want(t, 409, "lock of the key is held")
 				return idem.Response{Status: 200}, nil
 			})
-			if err != nil || r.record("k").State != idem.StateCompleted {
+			if err != nil || r.record("k").State != driver.StateCompleted {
 				t.Errorf("Do() = %v, the record is %v, want the holder's outcome", err, r.record("k").State)
 			}
 		})
@@ -215,7 +216,7 @@ func TestSettleWantsACompleteForm(t *testing.T) {
 			status = 409
 		}
 		got.want(t, status, tt.want, "Nothing was settled")
-		if rec := r.record("k"); rec.State != idem.StateUnknown {
+		if rec := r.record("k"); rec.State != driver.StateUnknown {
 			t.Fatalf("after %q the record is %v", tt.fields, rec.State)
 		}
 	}
@@ -233,7 +234,7 @@ func TestSettleWantsACompleteForm(t *testing.T) {
 func TestSettleATokenAsNotApplied(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, backends["memory"])
-	r.policy.Kind = idem.IssuedToken
+	r.policy.IssuedTokens = true
 	token, err := r.engine.IssueToken(t.Context(), "m", time.Hour)
 	if err != nil {
 		t.Fatal(err)

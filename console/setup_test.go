@@ -24,29 +24,31 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/lock/redis"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
-	"github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
 
 // backend makes an engine on a store.
-type backend func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store)
+type backend func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store)
 
 // backends are the combinations that services use.
 var backends = map[string]backend{
-	"memory": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	"memory": func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		store := memorystore.New()
 		return newEngine(t, memorylock.New(), store, opts...), store
 	},
-	"redis": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	"redis": func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		url := testserver.StartRedis(t).URL()
 		store := openRedis(t, url)
 		client, err := redisstore.Connect(url)
@@ -61,7 +63,7 @@ var backends = map[string]backend{
 		t.Cleanup(func() { _ = locker.Close(context.Background()) })
 		return newEngine(t, locker, store, opts...), store
 	},
-	"zookeeper and sealed redis": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	"zookeeper and sealed redis": func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		ring, err := sealed.ParseRing("k=MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
 		if err != nil {
 			t.Fatal(err)
@@ -78,13 +80,13 @@ var backends = map[string]backend{
 		t.Cleanup(func() { _ = client.Close(context.Background()) })
 		return newEngine(t, client.Locker(), store, opts...), store
 	},
-	"joined sqlite": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	"joined sqlite": func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		return joined(t, "sqlite:"+filepath.Join(t.TempDir(), "k.db"), []sqlstore.Option{sqlstore.WithSoleProcess()}, opts)
 	},
-	"joined postgres": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	"joined postgres": func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		return onServer(t, testserver.SharedPostgres(t), opts)
 	},
-	"joined mariadb": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+	"joined mariadb": func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
 		return onServer(t, testserver.SharedMariaDB(t)+"mysql", opts)
 	},
 }
@@ -92,7 +94,7 @@ var backends = map[string]backend{
 var schemas atomic.Int64
 
 // onServer makes a joined engine with a schema of its own on a shared server.
-func onServer(t *testing.T, url string, opts []idem.Option) (*idem.Engine, idem.Store) {
+func onServer(t *testing.T, url string, opts []idem.Option) (*idem.Engine, driver.Store) {
 	t.Helper()
 	db, err := database.Open(url, database.Options{})
 	if err != nil {
@@ -106,7 +108,7 @@ func onServer(t *testing.T, url string, opts []idem.Option) (*idem.Engine, idem.
 	return joined(t, url, []sqlstore.Option{sqlstore.WithSchema(schema)}, opts)
 }
 
-func joined(t *testing.T, url string, storeOpts []sqlstore.Option, opts []idem.Option) (*idem.Engine, idem.Store) {
+func joined(t *testing.T, url string, storeOpts []sqlstore.Option, opts []idem.Option) (*idem.Engine, driver.Store) {
 	t.Helper()
 	db, err := database.Open(url, database.Options{Create: true})
 	if err != nil {
@@ -147,7 +149,7 @@ func openRedis(t *testing.T, url string) *redisstore.Store {
 	return store
 }
 
-func newEngine(t *testing.T, l idem.Locker, s idem.Store, opts ...idem.Option) *idem.Engine {
+func newEngine(t *testing.T, l driver.Locker, s driver.Store, opts ...idem.Option) *idem.Engine {
 	t.Helper()
 	engine, err := idem.New(l, s, opts...)
 	if err != nil {
@@ -163,7 +165,7 @@ const route = "POST /v1/payments"
 type rig struct {
 	*testing.T
 	engine  *idem.Engine
-	store   idem.Store
+	store   driver.Store
 	console *console.Console
 	policy  idem.Policy
 	lookUp  func(ctx context.Context, route, op string) (console.Found, error)
@@ -194,8 +196,8 @@ func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.bu
 func newRig(t *testing.T, b backend) *rig {
 	t.Helper()
 	r := &rig{T: t, log: &locked{}, lookUp: cannotTell, policy: idem.Policy{AllowGlobalKeys: true, Name: route}}
-	var observe idem.Observer
-	r.engine, r.store = b(t, idem.WithObserver(func(ctx context.Context, ev idem.Event) {
+	var observe telemetry.Observer
+	r.engine, r.store = b(t, idem.WithObserver(func(ctx context.Context, ev telemetry.Event) {
 		if observe != nil {
 			observe(ctx, ev)
 		}
@@ -315,7 +317,7 @@ func (a answer) want(t *testing.T, status int, parts ...string) {
 	}
 }
 
-func id(key idem.Key) idem.KeyID { return idem.NewKeyID("m", key) }
+func id(key idem.Key) driver.KeyID { return idem.NewKeyID("m", key) }
 
 func (r *rig) operation(key idem.Key) idem.Operation {
 	p := r.policy
@@ -324,15 +326,15 @@ func (r *rig) operation(key idem.Key) idem.Operation {
 
 // inDoubt leaves an unknown outcome of a key. In joined mode an outcome is in doubt only after
 // rare faults, so there the store makes the record.
-func (r *rig) inDoubt(key idem.Key, resp *idem.Response) idem.Attempt {
+func (r *rig) inDoubt(key idem.Key, resp *idem.Response) driver.Attempt {
 	r.Helper()
 	if domain, err := r.engine.DomainOf(r.Context(), id(key)); err != nil {
 		r.Fatal(err)
-	} else if domain != idem.JoinedDomain {
+	} else if domain != driver.JoinedDomain {
 		return r.lost(key, resp)
 	}
-	begun := r.begin(key, idem.JoinedFence(1))
-	s := idem.Settlement{Attempt: begun, ID: idem.NewNonce(), State: idem.StateUnknown, Response: resp, KeyTTL: time.Hour}
+	begun := r.begin(key, driver.JoinedFence(1))
+	s := driver.Settlement{Attempt: begun, ID: driver.NewNonce(), State: driver.StateUnknown, Response: (*driver.Response)(resp), KeyTTL: time.Hour}
 	if got, err := r.store.Settle(r.Context(), id(key), s); err != nil || !got.Settled {
 		r.Fatalf("Settle() = %+v, %v", got, err)
 	}
@@ -340,7 +342,7 @@ func (r *rig) inDoubt(key idem.Key, resp *idem.Response) idem.Attempt {
 }
 
 // lost runs an operation whose outcome is lost.
-func (r *rig) lost(key idem.Key, resp *idem.Response) idem.Attempt {
+func (r *rig) lost(key idem.Key, resp *idem.Response) driver.Attempt {
 	r.Helper()
 	op := r.operation(key)
 	handler := func(context.Context) (idem.Response, error) { return idem.Response{}, errors.New("lost") }
@@ -349,20 +351,20 @@ func (r *rig) lost(key idem.Key, resp *idem.Response) idem.Attempt {
 	}
 	_, _ = r.engine.Do(r.Context(), op, handler)
 	rec := r.record(key)
-	if rec.State != idem.StateUnknown {
+	if rec.State != driver.StateUnknown {
 		r.Fatalf("the record is %v, want unknown", rec.State)
 	}
 	return rec.Attempt
 }
 
 // begin begins an attempt that nobody settles.
-func (r *rig) begin(key idem.Key, fence idem.Fence) idem.Attempt {
+func (r *rig) begin(key idem.Key, fence driver.Fence) driver.Attempt {
 	r.Helper()
 	fp, err := r.operation(key).Fingerprint(idem.FingerprintVersion)
 	if err != nil {
 		r.Fatal(err)
 	}
-	res, err := r.store.Begin(r.Context(), id(key), idem.BeginRequest{Route: route, Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+	res, err := r.store.Begin(r.Context(), id(key), driver.BeginRequest{Route: route, Fence: fence, Nonce: driver.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
 	if err != nil || !res.Begun {
 		r.Fatalf("Begin() = %+v, %v", res, err)
 	}
@@ -370,14 +372,14 @@ func (r *rig) begin(key idem.Key, fence idem.Fence) idem.Attempt {
 }
 
 // beginAgain begins the attempt after a released one.
-func (r *rig) beginAgain(key idem.Key) idem.Attempt {
+func (r *rig) beginAgain(key idem.Key) driver.Attempt {
 	r.Helper()
 	fence := r.record(key).Attempt.Fence
 	fence.Token++
 	return r.begin(key, fence)
 }
 
-func (r *rig) record(key idem.Key) idem.Record {
+func (r *rig) record(key idem.Key) driver.Record {
 	r.Helper()
 	rec, err := r.store.Get(r.Context(), id(key))
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
@@ -23,9 +24,9 @@ type storyPage struct {
 	Operation, ID string
 	Meaning       string // of the state, in plain words
 	Facts         *operate.Facts
-	endings       []idem.Decided // of attempts, as far as the store knows them, newest first
-	None          bool           // there is no record
-	Unreadable    string         // why the record cannot be read
+	endings       []driver.Decided // of attempts, as far as the store knows them, newest first
+	None          bool             // there is no record
+	Unreadable    string           // why the record cannot be read
 	Kind          string
 	Started       string
 	Returned      bool   // this instance has seen the handler of the open attempt return
@@ -68,7 +69,7 @@ const maxShown = 64 << 10
 const mostSeen = 100
 
 func (c *Console) story(w http.ResponseWriter, r *http.Request) {
-	id, err := idem.ParseKeyID(r.PathValue("id"))
+	id, err := driver.ParseKeyID(r.PathValue("id"))
 	if err != nil {
 		c.fail(w, r, http.StatusNotFound, "This is not a key ID.")
 		return
@@ -92,7 +93,7 @@ func (p *storyPage) remember(v url.Values) {
 	d, ended := p.decidedOn(v.Get("settled"))
 	if rec := &p.Facts.Record; ended && d.ByPerson() && d.Attempt == rec.Attempt.Number && !rec.State.Open() {
 		p.Settled = told(&d) + " " + p.Next
-		if rec.State == idem.StateCompleted {
+		if rec.State == driver.StateCompleted {
 			p.Settled = told(&d) + " The client sends the same request with the same key again, and gets this answer."
 		}
 	}
@@ -117,7 +118,7 @@ func back(r *http.Request) string {
 }
 
 // tell collects the story of a key.
-func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
+func (c *Console) tell(r *http.Request, id driver.KeyID) (*storyPage, error) {
 	f, err := c.look.Get(r.Context(), id)
 	if err != nil {
 		return nil, err
@@ -129,15 +130,15 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 	rec, op := &f.Record, operatorOf(r)
 	c.strip.sees(rec.State.Open())
 	p := &storyPage{page: c.page(r, "Key "+id.OperationID()), Operation: id.OperationID(), ID: id.String(), Facts: f, Back: back(r)}
-	p.endings = slices.Concat(decided, []idem.Decided{lastEnding(rec)})
+	p.endings = slices.Concat(decided, []driver.Decided{lastEnding(rec)})
 	for _, n := range c.events.of(id) {
 		p.see(n)
-		if n.Type == idem.EventUnknown && n.Duration > 0 && n.Attempt == rec.Attempt { // of its holder
+		if n.Type == telemetry.EventUnknown && n.Duration > 0 && n.Attempt == rec.Attempt { // of its holder
 			p.Returned = true
 		}
 	}
 	p.Moments = moments(f, decided)
-	if f.Err == nil && rec.State == idem.StateNone {
+	if f.Err == nil && rec.State == driver.StateNone {
 		p.None = true
 		return p, nil
 	}
@@ -174,7 +175,7 @@ func whyNot(f *operate.Facts, op Operator) string {
 }
 
 // moments are what the record and the decisions tell, in the order of time.
-func moments(f *operate.Facts, decided []idem.Decided) (list []moment) {
+func moments(f *operate.Facts, decided []driver.Decided) (list []moment) {
 	rec := &f.Record
 	add := func(at time.Time, m moment) {
 		if !at.IsZero() {
@@ -203,53 +204,53 @@ func moments(f *operate.Facts, decided []idem.Decided) (list []moment) {
 }
 
 // lastEnding tells how the last attempt of a record ended. Its time is zero if it has not.
-func lastEnding(rec *idem.Record) idem.Decided {
-	d := idem.Decided{At: rec.Settled, Attempt: rec.Attempt.Number, State: rec.State, Decision: rec.Decision}
+func lastEnding(rec *driver.Record) driver.Decided {
+	d := driver.Decided{At: rec.Settled, Attempt: rec.Attempt.Number, State: rec.State, Decision: rec.Decision}
 	switch rec.State {
-	case idem.StateIssued:
-		d.State = idem.StateReleased
-	case idem.StateExpired:
-		d.State = idem.StateCompleted
-	case idem.StatePending:
+	case driver.StateIssued:
+		d.State = driver.StateReleased
+	case driver.StateExpired:
+		d.State = driver.StateCompleted
+	case driver.StatePending:
 		d.At = time.Time{}
 	}
 	return d
 }
 
 // meaning says what a state is, in the words in which a person decides.
-func meaning(rec *idem.Record) string {
+func meaning(rec *driver.Record) string {
 	switch rec.State {
-	case idem.StatePending:
+	case driver.StatePending:
 		return "An attempt began, and is not settled."
-	case idem.StateUnknown:
+	case driver.StateUnknown:
 		return "The outcome is in doubt."
-	case idem.StateCompleted:
+	case driver.StateCompleted:
 		return "The outcome is stored."
-	case idem.StateExpired:
+	case driver.StateExpired:
 		return "The outcome was stored, and its response has expired."
-	case idem.StateReleased:
+	case driver.StateReleased:
 		return "The last attempt did not take effect."
-	case idem.StateIssued:
+	case driver.StateIssued:
 		if rec.Attempt.Number > 0 {
 			return "The last attempt did not take effect. The token is good again."
 		}
 		return "The token was not used yet."
-	case idem.StateNone:
+	case driver.StateNone:
 	}
 	return ""
 }
 
 // ending says how an attempt ended.
-func ending(d *idem.Decided) moment {
+func ending(d *driver.Decided) moment {
 	m := moment{Who: operate.OneLine(d.By), Why: operate.OneLine(d.Reason)}
 	how := "ended"
 	if d.By != "" {
 		how = "was settled"
 	}
 	switch {
-	case d.State == idem.StateUnknown:
+	case d.State == driver.StateUnknown:
 		how = "ended in doubt"
-	case d.State != idem.StateCompleted:
+	case d.State != driver.StateCompleted:
 		m.So = "it did not take effect"
 	case d.By == "":
 		how = "completed"
@@ -261,7 +262,7 @@ func ending(d *idem.Decided) moment {
 }
 
 // told is the ending of an attempt as a sentence.
-func told(d *idem.Decided) string {
+func told(d *driver.Decided) string {
 	m := ending(d)
 	if m.Who != "" {
 		m.What += " by " + m.Who
@@ -274,9 +275,9 @@ func told(d *idem.Decided) string {
 }
 
 // decidedOn tells how an attempt was settled, by its number in a link.
-func (p *storyPage) decidedOn(number string) (d idem.Decided, found bool) {
+func (p *storyPage) decidedOn(number string) (d driver.Decided, found bool) {
 	for _, d := range p.endings {
-		if strconv.FormatUint(uint64(d.Attempt), 10) == number && !d.At.IsZero() && d.State != idem.StateUnknown {
+		if strconv.FormatUint(uint64(d.Attempt), 10) == number && !d.At.IsZero() && d.State != driver.StateUnknown {
 			return d, true
 		}
 	}
@@ -284,14 +285,14 @@ func (p *storyPage) decidedOn(number string) (d idem.Decided, found bool) {
 }
 
 // eventWords are the events in words.
-var eventWords = map[idem.EventType]string{
-	idem.EventRefused: "A request was refused", idem.EventReplayed: "A repeat got the stored response", idem.EventJoined: "A repeat waited in this process",
-	idem.EventWaited: "A repeat waited for another process", idem.EventInterrupted: "The attempt was found interrupted",
-	idem.EventCompleted: "The holder stored the outcome", idem.EventReleased: "The holder reported that it did not take effect", idem.EventUnknown: "The outcome is in doubt",
-	idem.EventSuperseded: "Somebody else had settled the attempt", idem.EventOwnershipLost: "The lock was lost while the handler ran",
-	idem.EventRepaired: "The store had lost the attempt, and has it again", idem.EventUnstored: "A success was answered and is not stored",
-	idem.EventReleaseFailed: "The lock could not be given back at once", idem.EventLongRunning: "The handler runs for long",
-	idem.EventUnresolved: "The resolver was asked",
+var eventWords = map[telemetry.EventType]string{
+	telemetry.EventRefused: "A request was refused", telemetry.EventReplayed: "A repeat got the stored response", telemetry.EventJoined: "A repeat waited in this process",
+	telemetry.EventWaited: "A repeat waited for another process", telemetry.EventInterrupted: "The attempt was found interrupted",
+	telemetry.EventCompleted: "The holder stored the outcome", telemetry.EventReleased: "The holder reported that it did not take effect", telemetry.EventUnknown: "The outcome is in doubt",
+	telemetry.EventSuperseded: "Somebody else had settled the attempt", telemetry.EventOwnershipLost: "The lock was lost while the handler ran",
+	telemetry.EventRepaired: "The store had lost the attempt, and has it again", telemetry.EventUnstored: "A success was answered and is not stored",
+	telemetry.EventReleaseFailed: "The lock could not be given back at once", telemetry.EventLongRunning: "The handler runs for long",
+	telemetry.EventUnresolved: "The resolver was asked",
 }
 
 // see adds an event to what this instance saw. It counts an event that only repeats the one before.
@@ -313,21 +314,21 @@ func (p *storyPage) seenMoment(n noted) moment {
 	m := moment{At: n.At.UTC().Format("2006-01-02 15:04:05.000 UTC"), What: eventWords[n.Type], Times: 1}
 	var why []string
 	switch {
-	case n.Type == idem.EventBegun:
+	case n.Type == telemetry.EventBegun:
 		m.What = fmt.Sprintf("Attempt %d began", n.Attempt.Number)
-	case n.Type == idem.EventResolved:
+	case n.Type == telemetry.EventResolved:
 		d, found := p.decidedOn(strconv.FormatUint(uint64(n.Attempt.Number), 10))
 		if !found { // a later attempt has begun since, and the store keeps no decision of a resolver
-			d = idem.Decided{Attempt: n.Attempt.Number, State: n.State, Decision: idem.Decision{By: "the resolver or the policy"}}
+			d = driver.Decided{Attempt: n.Attempt.Number, State: n.State, Decision: driver.Decision{By: "the resolver or the policy"}}
 		}
 		end := ending(&d)
 		m.What, m.Who, m.So = end.What, end.Who, end.So
-	case n.Type == idem.EventUnresolved:
+	case n.Type == telemetry.EventUnresolved:
 		why = append(why, wordsOf(&n.Event))
 	case m.What == "":
 		m.What = n.Type.String()
 	}
-	if n.Err != nil && n.Type != idem.EventUnresolved {
+	if n.Err != nil && n.Type != telemetry.EventUnresolved {
 		why = append(why, n.Err.Error())
 	}
 	if n.Code != "" {
@@ -341,7 +342,7 @@ func (p *storyPage) seenMoment(n noted) moment {
 }
 
 // responseShown is nil without a stored response.
-func responseShown(rec *idem.Record, all bool) *shown {
+func responseShown(rec *driver.Record, all bool) *shown {
 	summary := responseOf(rec)
 	switch {
 	case summary == "":
@@ -355,7 +356,7 @@ func responseShown(rec *idem.Record, all bool) *shown {
 }
 
 // showResponse shows a response as far as the operator may see it.
-func showResponse(resp *idem.Response, all bool) *shown {
+func showResponse(resp *driver.Response, all bool) *shown {
 	s := &shown{Summary: summaryOf(resp)}
 	for _, name := range slices.Sorted(maps.Keys(resp.Header)) {
 		if all {
@@ -377,7 +378,7 @@ func showResponse(resp *idem.Response, all bool) *shown {
 
 // reasonOf names the kind of an error, without the words of a server.
 func reasonOf(err error) string {
-	for _, known := range []error{idem.ErrResponseDamaged, idem.ErrNewerRecord, idem.ErrUnavailable} {
+	for _, known := range []error{driver.ErrResponseDamaged, driver.ErrNewerRecord, driver.ErrUnavailable} {
 		if errors.Is(err, known) {
 			return strings.TrimPrefix(known.Error(), "idem: ")
 		}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -115,13 +116,13 @@ func TestMetricsExist(t *testing.T) {
 	values := map[string][]string{"error_type": {}, "idemkeeper_event": {}, "idemkeeper_step": {}, "idemkeeper_outcome": {},
 		"idemkeeper_state": {"pending", "unknown"}, "idemkeeper_result": {"done", "failed"}, "idemkeeper_reason": {"newer-build", "corrupt"},
 		"idemkeeper_route": {"$route"}}
-	for e := idem.EventType(0); e.String() != "event"; e++ {
+	for e := telemetry.EventType(0); e.String() != "event"; e++ {
 		values["idemkeeper_event"] = append(values["idemkeeper_event"], e.String())
 	}
-	for s := idem.Step(0); s.String() != "step"; s++ {
+	for s := telemetry.Step(0); s.String() != "step"; s++ {
 		values["idemkeeper_step"] = append(values["idemkeeper_step"], s.String())
 	}
-	for o := idem.Outcome(0); o.String() != "outcome"; o++ {
+	for o := telemetry.Outcome(0); o.String() != "outcome"; o++ {
 		values["idemkeeper_outcome"] = append(values["idemkeeper_outcome"], o.String())
 	}
 	exprs := dashboard(t)

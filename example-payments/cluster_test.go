@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -182,7 +183,7 @@ func TestHandlerThatIsGivenUpKeepsItsLock(t *testing.T) {
 			}
 		}()
 		id := idem.NewKeyID("merchant_demo", "k")
-		if lease, err := other.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()}); err == nil {
+		if lease, err := other.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()}); err == nil {
 			t.Errorf("the lock was free: %v", lease.Fence())
 		}
 		if err := app.engine.Close(context.Background()); err != nil { // the session is gone: the handler gives up by itself

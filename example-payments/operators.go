@@ -13,6 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // operators are the hashes of the passwords of those who may use the console, by name.
@@ -35,7 +36,7 @@ func parseOperators(list string) (operators, error) {
 			return nil, fmt.Errorf("pair %d is not NAME=PASSWORD", i+1)
 		case twice:
 			return nil, fmt.Errorf("pair %d repeats the name %q", i+1, name)
-		case len(name) > idem.MaxAuthorBytes || !(idem.Decision{By: strings.ToLower(name)}).ByPerson():
+		case len(name) > driver.MaxAuthorBytes || !(driver.Decision{By: strings.ToLower(name)}).ByPerson():
 			return nil, fmt.Errorf("pair %d: %q is not the name of a person", i+1, name)
 		}
 		out[name] = sha256.Sum256([]byte(password))

@@ -17,6 +17,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // consoleAs asks for the console's first page.
@@ -151,7 +152,7 @@ func TestLookUpOfTheSample(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := payments.NewPayment("op", payments.Order{From: "alice", To: "bob", Amount: 5, Currency: "USD"}, time.Now())
-	if err := l.Pay(t.Context(), "merchant_demo", made, idem.Fence{Domain: "d", Token: 1}); err != nil {
+	if err := l.Pay(t.Context(), "merchant_demo", made, driver.Fence{Domain: "d", Token: 1}); err != nil {
 		t.Fatal(err)
 	}
 	for _, route := range []string{"POST /v1/payments", "/payments.v1.PaymentService/CreatePayment"} {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
@@ -39,7 +40,7 @@ func (a *App) makeSweeper(resolver idem.Resolver) (err error) {
 		election := recipes.NewElection(a.zookeeper, sweeperPath, candidate())
 		opts = append(opts,
 			sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
-				return election.RunAsLeader(ctx, func(ctx context.Context, _ idem.Fence) error { return term(ctx) })
+				return election.RunAsLeader(ctx, func(ctx context.Context, _ driver.Fence) error { return term(ctx) })
 			}),
 			sweeper.WithInbox(queue.New(a.zookeeper, inboxPath)))
 	case a.joined != nil:
@@ -66,9 +67,9 @@ func candidate() string {
 // removeMarkers removes old markers, also those of other instances and earlier
 // builds. Markers of unknown outcomes stay until the outcomes are settled.
 func (a *App) removeMarkers(ctx context.Context) error {
-	settled := func(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error) {
+	settled := func(ctx context.Context, id driver.KeyID, m *driver.Marker) (bool, error) {
 		rec, err := a.store.Get(ctx, id)
-		if err == nil && rec.State == idem.StateNone { // Redis has lost it, so it is restored from the marker for people to see
+		if err == nil && rec.State == driver.StateNone { // Redis has lost it, so it is restored from the marker for people to see
 			rec, err = a.engine.Resolve(ctx, id, &a.policy)
 		}
 		return m.SettledBy(&rec), err

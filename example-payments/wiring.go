@@ -14,6 +14,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	idemtelemetry "github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
@@ -33,10 +35,10 @@ type App struct {
 	books     payments.Ledger   // the ledger, as the handlers use it
 	zookeeper *zookeeper.Client // nil without --zookeeper
 	markers   *zookeeper.Locker // the locker, if it is ZooKeeper's
-	locker    idem.Locker
+	locker    driver.Locker
 	lockName  string
-	store     idem.Store
-	joined    idem.JoinedStore // the store, if its records commit with the payments
+	store     driver.Store
+	joined    driver.JoinedStore // the store, if its records commit with the payments
 	telemetry *telemetry.Telemetry
 	engine    *idem.Engine
 	policy    idem.Policy // of the sweeper
@@ -146,7 +148,7 @@ func (a *App) makeEngine() (err error) {
 		opts = append(opts, idem.WithFingerprintKeys(primary, others...))
 	}
 	if len(a.cfg.Operators) > 0 { // the console needs the engine, so it is made later
-		opts = append(opts, idem.WithObserver(func(ctx context.Context, ev idem.Event) { a.console.Observe(ctx, ev) }))
+		opts = append(opts, idem.WithObserver(func(ctx context.Context, ev idemtelemetry.Event) { a.console.Observe(ctx, ev) }))
 	}
 	if a.joined == nil {
 		if a.cfg.ledgerIsOwn() { // the ledger is claimed, so a second instance does not start

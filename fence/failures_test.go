@@ -7,11 +7,11 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/fence"
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // raised raises a fence in a transaction of its own.
-func (l *ledger) raised(t *testing.T, op string, f idem.Fence) error {
+func (l *ledger) raised(t *testing.T, op string, f driver.Fence) error {
 	t.Helper()
 	return l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return l.fences.Raise(t.Context(), tx, op, f) })
 }
@@ -100,7 +100,7 @@ func TestRowDoesNotGrow(t *testing.T) {
 func TestLongestValues(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
 		longest := strings.Repeat("d", 255)
-		settle := func(f, doubt idem.Fence) error {
+		settle := func(f, doubt driver.Fence) error {
 			return l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return l.fences.Settle(t.Context(), tx, "op", f, doubt) })
 		}
 		if err := settle(in(longest, 1), in(strings.Repeat("e", 255), 1)); err != nil {

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/fence"
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -113,7 +113,7 @@ func (l *ledger) exec(t *testing.T, statement string) {
 }
 
 // pay writes a payment in a transaction that raises the fence first.
-func (l *ledger) pay(ctx context.Context, level sql.IsolationLevel, op string, f idem.Fence) error {
+func (l *ledger) pay(ctx context.Context, level sql.IsolationLevel, op string, f driver.Fence) error {
 	return l.inTx(ctx, level, func(tx *sql.Tx) error {
 		if err := l.fences.Raise(ctx, tx, op, f); err != nil {
 			return err
@@ -122,7 +122,7 @@ func (l *ledger) pay(ctx context.Context, level sql.IsolationLevel, op string, f
 	})
 }
 
-func insertPayment(ctx context.Context, tx *sql.Tx, op string, f idem.Fence) error {
+func insertPayment(ctx context.Context, tx *sql.Tx, op string, f driver.Fence) error {
 	_, err := tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO payments (op, token) VALUES ('%s', %d)", op, f.Token))
 	return err
 }
@@ -169,7 +169,7 @@ func (l *ledger) tokens(t *testing.T, op string) (tokens []uint64) {
 	return tokens
 }
 
-func in(domain string, token uint64) idem.Fence { return idem.Fence{Domain: domain, Token: token} }
+func in(domain string, token uint64) driver.Fence { return driver.Fence{Domain: domain, Token: token} }
 
 func patient(t *testing.T) context.Context {
 	t.Helper()

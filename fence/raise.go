@@ -10,14 +10,15 @@ import (
 	"slices"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // StaleError says that the ledger has seen a later holder of the operation's lock. Roll the
 // transaction back. The outcome of the operation is up to the later holder.
 type StaleError struct {
 	OperationID string
-	Fence       idem.Fence // refused
-	Latest      idem.Fence // in the table
+	Fence       driver.Fence // refused
+	Latest      driver.Fence // in the table
 }
 
 // Error names the operation and both fences.
@@ -34,7 +35,7 @@ const longest = 255
 // that may have had effects.
 //
 // The error is a [*StaleError] if a later holder was there. Roll tx back after any error.
-func (t *Table) Raise(ctx context.Context, tx *sql.Tx, operationID string, f idem.Fence) error {
+func (t *Table) Raise(ctx context.Context, tx *sql.Tx, operationID string, f driver.Fence) error {
 	_, _ = idem.DownstreamKey(ctx, "") // outside of an execution there is nothing to mark
 	return t.raise(ctx, tx, operationID, f, "")
 }
@@ -43,7 +44,7 @@ func (t *Table) Raise(ctx context.Context, tx *sql.Tx, operationID string, f ide
 // Attempt.Fence of idem.Interrupted), and f that of the resolver. If they are of different lock
 // domains, the domain of doubt is over for the operation, even if the table has never seen it.
 // After tx has committed, the attempt in doubt cannot write any more.
-func (t *Table) Settle(ctx context.Context, tx *sql.Tx, operationID string, f, doubt idem.Fence) error {
+func (t *Table) Settle(ctx context.Context, tx *sql.Tx, operationID string, f, doubt driver.Fence) error {
 	return t.raise(ctx, tx, operationID, f, doubt.Domain)
 }
 
@@ -51,7 +52,7 @@ func (t *Table) Settle(ctx context.Context, tx *sql.Tx, operationID string, f, d
 // it.
 const raiseRounds = 3
 
-func (t *Table) raise(ctx context.Context, tx *sql.Tx, operationID string, f idem.Fence, over string) error {
+func (t *Table) raise(ctx context.Context, tx *sql.Tx, operationID string, f driver.Fence, over string) error {
 	switch {
 	case operationID == "" || len(operationID) > longest || len(f.Domain) > longest || len(over) > longest:
 		return fmt.Errorf("fence: operation ID and lock domain: want 1 to %d bytes", longest)
@@ -98,13 +99,13 @@ func (t *Table) read(ctx context.Context, tx *sql.Tx, operationID string) (r row
 
 // row is the highest fence seen for an operation.
 type row struct {
-	idem.Fence
+	driver.Fence
 	past []string // earlier lock domains
 }
 
 // advance brings the row to f and ends a lock domain, unless that is "". It reports whether the
 // row is another one now. The error is a StaleError.
-func (r *row) advance(operationID string, f idem.Fence, over string) (changed bool, err error) {
+func (r *row) advance(operationID string, f driver.Fence, over string) (changed bool, err error) {
 	if slices.Contains(r.past, f.Domain) || f.Before(r.Fence) {
 		return false, &StaleError{OperationID: operationID, Fence: f, Latest: r.Fence}
 	}

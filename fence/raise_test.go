@@ -8,23 +8,23 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/fence"
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // step is one transaction: a payment, or the look of a resolver.
 type step struct {
 	resolver bool
-	fence    idem.Fence
-	doubt    idem.Fence // of a resolver
-	stale    bool       // a StaleError is wanted
+	fence    driver.Fence
+	doubt    driver.Fence // of a resolver
+	stale    bool         // a StaleError is wanted
 }
 
 func TestFences(t *testing.T) {
-	pays := func(f idem.Fence) step { return step{fence: f} }
-	refused := func(f idem.Fence) step { return step{fence: f, stale: true} }
-	looks := func(f, doubt idem.Fence) step { return step{resolver: true, fence: f, doubt: doubt} }
-	a, b, c := func(n uint64) idem.Fence { return in("a", n) }, func(n uint64) idem.Fence { return in("b", n) },
-		func(n uint64) idem.Fence { return in("c", n) }
+	pays := func(f driver.Fence) step { return step{fence: f} }
+	refused := func(f driver.Fence) step { return step{fence: f, stale: true} }
+	looks := func(f, doubt driver.Fence) step { return step{resolver: true, fence: f, doubt: doubt} }
+	a, b, c := func(n uint64) driver.Fence { return in("a", n) }, func(n uint64) driver.Fence { return in("b", n) },
+		func(n uint64) driver.Fence { return in("c", n) }
 	tests := map[string][]step{
 		"a higher fence refuses a lower one":                {pays(a(2)), refused(a(1)), pays(a(3))},
 		"the same fence may pay twice":                      {pays(a(1)), pays(a(1))},
@@ -56,7 +56,7 @@ func TestFences(t *testing.T) {
 				if ok != s.stale || !s.stale && err != nil {
 					t.Errorf("%s: step %d under %v = %v, want a StaleError: %v", name, i, s.fence, err, s.stale)
 				}
-				if ok && (stale.OperationID != name || stale.Fence != s.fence || stale.Latest == (idem.Fence{})) {
+				if ok && (stale.OperationID != name || stale.Fence != s.fence || stale.Latest == (driver.Fence{})) {
 					t.Errorf("%s: step %d: %+v, want operation and fences", name, i, stale)
 				}
 			}
@@ -82,7 +82,7 @@ func TestOperationsThatDifferALittleAreApart(t *testing.T) {
 
 func TestWrongFencesAreRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
-		for op, f := range map[string]idem.Fence{"none": {}, "no domain": in("", 1), "no token": in("a", 0), "a great token": in("a", math.MaxInt64+1),
+		for op, f := range map[string]driver.Fence{"none": {}, "no domain": in("", 1), "no token": in("a", 0), "a great token": in("a", math.MaxInt64+1),
 			"": in("a", 1), strings.Repeat("o", 256): in("a", 1), "a long domain": in(strings.Repeat("a", 256), 1)} {
 			if err := l.pay(t.Context(), sql.LevelDefault, op, f); err == nil {
 				t.Errorf("Raise(%.20q, %.20v) = nil, want an error", op, f)

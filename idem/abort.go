@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // maxUndoing is how many Begins one engine undoes at the same moment. It bounds the goroutines and
@@ -36,9 +39,9 @@ func (u *undoing) leave() { u.n.Add(-1) }
 // Begin was applied, or is applied later, the next holder finds a pending attempt of an earlier
 // fence, as after a crash. So undo holds the lock for the settle time-out at most. It then gives the lock
 // back and goes on without it. A store that takes no writes for an hour so holds no locks.
-func (e *Engine) undo(ctx context.Context, r *request, lease Lease, req BeginRequest, cause error) {
+func (e *Engine) undo(ctx context.Context, r *request, lease driver.Lease, req driver.BeginRequest, cause error) {
 	if !e.undoing.enter() {
-		e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: fmt.Errorf("%w: %w", errTooManyUndone, cause)})
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: fmt.Errorf("%w: %w", errTooManyUndone, cause)})
 		lease.ReleaseInBackground()
 		return
 	}
@@ -47,7 +50,7 @@ func (e *Engine) undo(ctx context.Context, r *request, lease Lease, req BeginReq
 	e.work.inBackground(func(stop context.Context) {
 		defer e.undoing.leave()
 		defer lease.ReleaseInBackground() // a second call does nothing
-		if errors.Is(cause, ErrNoWrites) && e.leftNoTrace(stop, r, req) {
+		if errors.Is(cause, driver.ErrNoWrites) && e.leftNoTrace(stop, r, req) {
 			return
 		}
 		held, giveBack := true, time.Now().Add(e.cfg.settleTimeout)
@@ -55,7 +58,7 @@ func (e *Engine) undo(ctx context.Context, r *request, lease Lease, req BeginReq
 		for {
 			err := e.abort(stop, r, lease, held, req)
 			if err == nil {
-				e.observe(ctx, r, Event{Type: EventBeginAborted})
+				e.observe(ctx, r, telemetry.Event{Type: telemetry.EventBeginAborted})
 				return
 			}
 			next := pause.next()
@@ -63,7 +66,7 @@ func (e *Engine) undo(ctx context.Context, r *request, lease Lease, req BeginReq
 				next = min(next, max(0, time.Until(giveBack)))
 			}
 			if unreadable(err) || !sleep(stop, next) {
-				e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: err})
+				e.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err})
 				return
 			}
 			if held && time.Until(giveBack) <= 0 {
@@ -71,13 +74,13 @@ func (e *Engine) undo(ctx context.Context, r *request, lease Lease, req BeginReq
 				lease.ReleaseInBackground()
 			}
 		}
-	}, func(err error) { e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: err}) })
+	}, func(err error) { e.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
 }
 
 // leftNoTrace reports whether there is nothing to undo. The store has said that it takes no
 // writes, so this copy of the Begin had no effect. A client library may have sent an earlier one, whose answer
 // was lost. A read tells, and a store without memory still answers it.
-func (e *Engine) leftNoTrace(ctx context.Context, r *request, req BeginRequest) bool {
+func (e *Engine) leftNoTrace(ctx context.Context, r *request, req driver.BeginRequest) bool {
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
 	rec, err := e.store.Get(call, r.id)
@@ -88,7 +91,7 @@ func (e *Engine) leftNoTrace(ctx context.Context, r *request, req BeginRequest) 
 // unknown before the Abort came. Nothing ran under the attempt, so abort releases it. It stays
 // unknown if it started from one in doubt, or if there is a marker, because it may have started
 // from a record that is older than the marker.
-func (e *Engine) abort(ctx context.Context, r *request, lease Lease, held bool, req BeginRequest) (err error) {
+func (e *Engine) abort(ctx context.Context, r *request, lease driver.Lease, held bool, req driver.BeginRequest) (err error) {
 	defer recovered("Abort", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
@@ -99,10 +102,10 @@ func (e *Engine) abort(ctx context.Context, r *request, lease Lease, held bool, 
 	call, cancel = context.WithTimeout(ctx, 2*e.cfg.storeTimeout) // for two calls
 	defer cancel()
 	rec, err := e.store.Get(call, r.id)
-	if err != nil || rec.State != StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
+	if err != nil || rec.State != driver.StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
 		return err
 	}
-	_, err = e.store.Settle(call, r.id, Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: StateReleased,
-		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "engine", Reason: "never ran"}})
+	_, err = e.store.Settle(call, r.id, driver.Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: driver.StateReleased,
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: driver.Decision{By: "engine", Reason: "never ran"}})
 	return err
 }

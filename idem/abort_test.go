@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // unanswered sends a request whose nth Begin takes effect without an answer, and whose lock is
@@ -20,8 +22,8 @@ func (b *bundle) unanswered(key string, nth int) {
 		b.Fatal("the lock is free, want it held until the Begin is undone")
 	}
 	failed := b.faults.Calls("Abort")
-	b.eventually("an Abort fails after the loss", func() bool { return b.faults.Calls("Abort") > failed+1 || b.saw(idem.EventBeginAborted) > 0 })
-	if b.saw(idem.EventBeginAborted) > 0 {
+	b.eventually("an Abort fails after the loss", func() bool { return b.faults.Calls("Abort") > failed+1 || b.saw(telemetry.EventBeginAborted) > 0 })
+	if b.saw(telemetry.EventBeginAborted) > 0 {
 		b.Error("the Begin counts as undone after an Abort that failed")
 	}
 }
@@ -37,15 +39,15 @@ func TestCloseGivesUpAnAbortAndTheLock(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	_ = b.engine.Close(gone)
-	b.eventually("the Abort is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+	b.eventually("the Abort is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
 	b.eventually("the lock is free", func() bool { return !b.held("k") })
 }
 
 // restless is a store in which others change the record before each Begin.
-type restless struct{ idem.Store }
+type restless struct{ driver.Store }
 
-func (restless) Begin(context.Context, idem.KeyID, idem.BeginRequest) (idem.BeginResult, error) {
-	return idem.BeginResult{Record: idem.Record{State: idem.StateReleased}}, nil
+func (restless) Begin(context.Context, driver.KeyID, driver.BeginRequest) (driver.BeginResult, error) {
+	return driver.BeginResult{Record: driver.Record{State: driver.StateReleased}}, nil
 }
 
 func TestRecordThatKeepsChangingIsInProgress(t *testing.T) {
@@ -60,7 +62,7 @@ func TestRecordThatKeepsChangingIsInProgress(t *testing.T) {
 func (b *bundle) abort() {
 	b.Helper()
 	b.faults.Heal("Abort")
-	b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 }
 
 // TestAbortLeavesTheDoubtOfTheNextHolder: nothing ran under the aborted attempt, but its
@@ -79,7 +81,7 @@ func TestAbortLeavesTheDoubtOfTheNextHolder(t *testing.T) {
 		t.Fatalf("Do() = %+v, %v, want attempt 2", res, err)
 	}
 	b.abort()
-	b.wantState("k", idem.StateUnknown)
+	b.wantState("k", driver.StateUnknown)
 }
 
 // TestAbortOfARerunLeavesTheEarlierDoubt: nothing ran under the aborted attempt, but the one
@@ -92,7 +94,7 @@ func TestAbortOfARerunLeavesTheEarlierDoubt(t *testing.T) {
 	_, err := b.do("k", "a") // the next holder gives up
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.abort()
-	b.wantState("k", idem.StateUnknown)
+	b.wantState("k", driver.StateUnknown)
 	b.wantRuns(0)
 }
 
@@ -106,7 +108,7 @@ func TestAbortGoesOnUntilTheAttemptIsReleased(t *testing.T) {
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
 			b.faults.FailBefore(method, b.faults.Calls(method)+1, nil)
 			b.abort()
-			b.wantState("k", idem.StateReleased)
+			b.wantState("k", driver.StateReleased)
 		})
 	}
 }
@@ -124,8 +126,8 @@ func TestAbortReleasesAnAttemptWhoseLockGoesMeanwhile(t *testing.T) {
 	})
 	_, err := b.do("k", "a")
 	b.wantRefused(err, idem.CodeUnavailable)
-	b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
-	b.wantState("k", idem.StateReleased)
+	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+	b.wantState("k", driver.StateReleased)
 	b.wantRuns(0)
 }
 
@@ -133,8 +135,8 @@ func TestAbortReleasesAnAttemptWhoseLockGoesMeanwhile(t *testing.T) {
 func TestStaleFenceNeedsNoAbort(t *testing.T) {
 	b := setup(t, parts{})
 	domain := b.interrupted("probe", "a").Fence.Domain
-	err := b.store.Abort(t.Context(), idem.NewKeyID("m1", "k"), idem.BeginRequest{Kind: b.policy.Kind,
-		Fence: idem.Fence{Domain: domain, Token: 1 << 62}, Nonce: idem.NewNonce(), KeyTTL: idem.DefaultKeyTTL})
+	err := b.store.Abort(t.Context(), idem.NewKeyID("m1", "k"), driver.BeginRequest{Kind: b.kind(),
+		Fence: driver.Fence{Domain: domain, Token: 1 << 62}, Nonce: driver.NewNonce(), KeyTTL: idem.DefaultKeyTTL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +166,7 @@ func TestOutcomeFoundUnderTheLockIsReplayed(t *testing.T) {
 	})
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, true)
-	if b.saw(idem.EventReplayed) != 1 {
+	if b.saw(telemetry.EventReplayed) != 1 {
 		t.Error("no EventReplayed")
 	}
 	b.wantRuns(1)

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // beginRounds bounds how often begin starts over.
@@ -15,8 +18,8 @@ var errMarkedLost = errors.New("idem: the token store lost the marked attempt wh
 // begin is step 5. It starts an attempt, which then is r.record.Attempt, or it returns a stored
 // outcome or a refusal. If no attempt started, begin has released the lock, or it undoes the
 // Begin in the background under the lock.
-func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool, res *Result, err error) {
-	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: r.nonce,
+func (e *Engine) begin(ctx context.Context, r *request, lease driver.Lease) (begun bool, res *Result, err error) {
+	req := driver.BeginRequest{Kind: r.Policy.kind(), Route: r.Policy.Name, Fence: lease.Fence(), Nonce: r.nonce,
 		Fingerprint: r.fingerprint, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL}
 	if res, answered, err := e.heed(ctx, r, lease); answered {
 		lease.ReleaseInBackground()
@@ -29,12 +32,12 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 		begun, err := e.callBegin(ctx, r, req)
 		switch {
 		case unreadable(err):
-			e.observe(ctx, r, Event{Type: EventUnreadable, Err: err})
+			e.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnreadable, Err: err})
 			lease.ReleaseInBackground()
 			return false, nil, storeRefusal(err)
-		case errors.Is(err, ErrStoreLost), errors.Is(err, ErrStaleFence):
+		case errors.Is(err, driver.ErrStoreLost), errors.Is(err, driver.ErrStaleFence):
 			lease.ReleaseInBackground()
-			if errors.Is(err, ErrStaleFence) && e.lostFence(ctx, r, lease) {
+			if errors.Is(err, driver.ErrStaleFence) && e.lostFence(ctx, r, lease) {
 				return false, nil, errAgain // under a lock of another domain
 			}
 			return false, nil, storeRefusal(err)
@@ -61,7 +64,7 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 			if r.first != nil {
 				r.first.begun.Store(true)
 			}
-			e.observe(ctx, r, Event{Type: EventBegun, Attempt: r.record.Attempt, State: StatePending})
+			e.observe(ctx, r, telemetry.Event{Type: telemetry.EventBegun, Attempt: r.record.Attempt, State: driver.StatePending})
 			return true, nil, nil
 		}
 		res, again, err := e.found(ctx, r, lease)
@@ -83,7 +86,7 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 }
 
 // callBegin calls the store. After an error r.record is as it was.
-func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (begun bool, err error) {
+func (e *Engine) callBegin(ctx context.Context, r *request, req driver.BeginRequest) (begun bool, err error) {
 	defer recovered("Begin", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
@@ -99,14 +102,14 @@ func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (b
 }
 
 // repairOf returns the data for Settle to write a record anew.
-func repairOf(rec *Record) Repair {
-	return Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started,
+func repairOf(rec *driver.Record) driver.Repair {
+	return driver.Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started,
 		ResultTTL: rec.ResultTTL, KeyTTL: rec.KeyTTL}
 }
 
 // found handles a record, read under the lock, that did not let an attempt start. again says
 // that an attempt may start now. It is the next one, or it starts from the open one.
-func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
+func (e *Engine) found(ctx context.Context, r *request, lease driver.Lease) (res *Result, again bool, err error) {
 	rec := &r.record
 	r.open = true
 	res, err = e.judge(r, rec)
@@ -121,13 +124,13 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 		return nil, true, nil
 	}
 	if err := e.outlives(ctx, r, lease); err != nil {
-		if rec.State == StateUnknown && errors.Is(err, ErrForeignDomain) {
+		if rec.State == driver.StateUnknown && errors.Is(err, ErrForeignDomain) {
 			return nil, false, r.unknown(rec, false) // until an operator retires the domain
 		}
 		return nil, false, err
 	}
-	if rec.State == StatePending {
-		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
+	if rec.State == driver.StatePending {
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventInterrupted, Attempt: rec.Attempt, State: driver.StatePending})
 	}
 	if r.Policy.RunsAgain(rec.Attempt) {
 		return nil, true, nil
@@ -139,7 +142,7 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 // proves this if the lease is later in the same domain, or if the other domain is retired.
 // Otherwise outlives returns a refusal. The refusal wraps ErrForeignDomain if our lock proves
 // nothing about the holder, because our fence does not shut out its writes.
-func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
+func (e *Engine) outlives(ctx context.Context, r *request, lease driver.Lease) error {
 	fence, theirs := lease.Fence(), r.record.Attempt.Fence
 	if theirs.Domain == fence.Domain {
 		if theirs.Before(fence) {

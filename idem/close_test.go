@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 func TestCloseWaitsForWhatRuns(t *testing.T) {
@@ -27,7 +29,7 @@ func TestCloseWaitsForWhatRuns(t *testing.T) {
 	if err := b.engine.Close(context.Background()); err != nil {
 		t.Errorf("Close() = %v, want nil", err)
 	}
-	b.wantState("k", idem.StateCompleted)
+	b.wantState("k", driver.StateCompleted)
 }
 
 type closer struct{ err error }
@@ -53,7 +55,7 @@ func TestCloseGivesUpSavingButLeavesTheLock(t *testing.T) {
 	if err := b.engine.Close(ctx); err == nil {
 		t.Error("Close() = nil with an outcome unsaved, want an error")
 	}
-	b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+	b.eventually("saving is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
 	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
 		t.Error("the lock was given back with the outcome unsaved")
 	}
@@ -119,7 +121,7 @@ func TestNothingStartsAfterClose(t *testing.T) {
 				slow := faults.Slow(step, 1)
 				if failOpen {
 					faults.FailBefore(step, 1, nil)
-					faults.Before(step, 1, func() error { _ = b.engine.Close(ended()); return idem.ErrUnavailable })
+					faults.Before(step, 1, func() error { _ = b.engine.Close(ended()); return driver.ErrUnavailable })
 				}
 				answered := make(chan error, 1)
 				go func() {
@@ -163,13 +165,13 @@ func TestJoinedNothingStartsAfterClose(t *testing.T) {
 			case "Bind":
 				b.ledger.onBind = closes
 			case "BeginJoined":
-				b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) { return false, idem.JoinedBegin{}, closes() }
+				b.ledger.onBegin = func() (bool, driver.JoinedBegin, error) { return false, driver.JoinedBegin{}, closes() }
 			}
 			_, err := b.doWith("k", "a", b.paying(201))
 			b.wantRefused(err, idem.CodeUnavailable)
 			b.wantRuns(0)
 			b.ledger.onGet = nil
-			if rec, err := b.ledger.Get(t.Context(), idem.NewKeyID("m1", "k")); err != nil || rec.State != idem.StateNone {
+			if rec, err := b.ledger.Get(t.Context(), idem.NewKeyID("m1", "k")); err != nil || rec.State != driver.StateNone {
 				t.Errorf("Get() = %v, %v, want no attempt", rec.State, err)
 			}
 			if held, err := b.ledger.Held(t.Context(), idem.NewKeyID("m1", "k")); err != nil || held {
@@ -208,5 +210,5 @@ func TestCloseGivesUpAnAbortWithoutAnError(t *testing.T) {
 	if err := b.engine.Close(ended()); err != nil {
 		t.Errorf("Close() = %v, want nil", err)
 	}
-	b.eventually("the aborts are given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 3 })
+	b.eventually("the aborts are given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 3 })
 }

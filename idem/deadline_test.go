@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // The deadline ends the handler's context and nothing else. A handler that goes on
@@ -19,7 +20,7 @@ func TestLockOutlivesTheDeadline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Second }})
-				var id idem.KeyID
+				var id driver.KeyID
 				held := func() bool {
 					synctest.Wait() // for all that the deadline has set off
 					_, held := b.locker.Holder(id)

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // Facts that [Engine.Resolve] and [Engine.Decide] report beside ErrLocked.
@@ -26,8 +29,8 @@ var (
 //
 // Resolve ignores Name and Scope of the policy. ctx bounds the work before the resolver is
 // asked. After that Resolve goes to its end.
-func (e *Engine) Resolve(ctx context.Context, id KeyID, p *Policy) (Record, error) {
-	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
+func (e *Engine) Resolve(ctx context.Context, id driver.KeyID, p *Policy) (driver.Record, error) {
+	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease driver.Lease) error {
 		_, err := e.settleDoubt(ctx, r, lease)
 		return err
 	})
@@ -38,17 +41,17 @@ func (e *Engine) Resolve(ctx context.Context, id KeyID, p *Policy) (Record, erro
 // zero Attempt stands for the open one. If another attempt is open, the error is ErrNotOpen.
 // Decide takes the lock first, so it does not overrule a holder that still runs. Errors are
 // those of [Engine.Resolve], ErrResponseInvalid, and one for StillUnknown.
-func (e *Engine) Decide(ctx context.Context, id KeyID, attempt Attempt, resolution Resolution, d Decision, p *Policy) (Record, error) {
+func (e *Engine) Decide(ctx context.Context, id driver.KeyID, attempt driver.Attempt, resolution Resolution, d driver.Decision, p *Policy) (driver.Record, error) {
 	if resolution.verdict == stillUnknown {
-		return Record{}, errors.New("idem: decide: neither applied nor not applied")
+		return driver.Record{}, errors.New("idem: decide: neither applied nor not applied")
 	}
 	if resolution.response != nil {
 		if _, err := resolution.response.AppendBinary(nil); err != nil {
-			return Record{}, fmt.Errorf("%w: %w", ErrResponseInvalid, err)
+			return driver.Record{}, fmt.Errorf("%w: %w", driver.ErrResponseInvalid, err)
 		}
 	}
-	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
-		if open := r.record.Attempt; attempt != (Attempt{}) && attempt != open {
+	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease driver.Lease) error {
+		if open := r.record.Attempt; attempt != (driver.Attempt{}) && attempt != open {
 			return fmt.Errorf("%w: attempt %d is over, %d is open", ErrNotOpen, attempt.Number, open.Number)
 		}
 		settled, err := e.settleAs(ctx, r, lease, resolution, d, nil)
@@ -60,16 +63,16 @@ func (e *Engine) Decide(ctx context.Context, id KeyID, attempt Attempt, resoluti
 }
 
 // settleOpen takes the lock of a key and settles its open attempt with settle.
-func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle func(context.Context, *request, Lease) error) (Record, error) {
+func (e *Engine) settleOpen(ctx context.Context, id driver.KeyID, p *Policy, settle func(context.Context, *request, driver.Lease) error) (driver.Record, error) {
 	if p == nil {
-		return Record{}, errors.New("idem: no policy")
+		return driver.Record{}, errors.New("idem: no policy")
 	}
 	p, err := p.complete()
 	if err != nil {
-		return Record{}, err
+		return driver.Record{}, err
 	}
 	if !e.work.add() {
-		return Record{}, fmt.Errorf("%w: %w", ErrUnavailable, errClosed)
+		return driver.Record{}, fmt.Errorf("%w: %w", driver.ErrUnavailable, errClosed)
 	}
 	defer e.work.done()
 	r := &request{Operation: Operation{Policy: p}, id: id}
@@ -94,8 +97,8 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 	if err := e.outlives(ctx, r, lease); err != nil {
 		return *rec, err
 	}
-	if rec.State == StatePending {
-		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
+	if rec.State == driver.StatePending {
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventInterrupted, Attempt: rec.Attempt, State: driver.StatePending})
 	}
 	err = settle(ctx, r, lease)
 	return *rec, err
@@ -115,7 +118,7 @@ func (e *Engine) readOpen(ctx context.Context, r *request) error {
 }
 
 // giveBack leaves a marker according to the record and releases the lock.
-func (e *Engine) giveBack(ctx context.Context, r *request, lease Lease) {
+func (e *Engine) giveBack(ctx context.Context, r *request, lease driver.Lease) {
 	mark(lease, &r.record)
 	e.release(ctx, r, lease)
 }

@@ -9,36 +9,38 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
-var byOps = idem.Decision{By: "ops", Reason: "seen in the bank's statement"}
+var byOps = driver.Decision{By: "ops", Reason: "seen in the bank's statement"}
 
-func (b *bundle) resolve(key string) (idem.Record, error) {
+func (b *bundle) resolve(key string) (driver.Record, error) {
 	return b.engine.Resolve(b.Context(), idem.NewKeyID("m1", idem.Key(key)), &b.policy)
 }
 
-func (b *bundle) decide(key string, r idem.Resolution) (idem.Record, error) {
-	return b.engine.Decide(b.Context(), idem.NewKeyID("m1", idem.Key(key)), idem.Attempt{}, r, byOps, &b.policy)
+func (b *bundle) decide(key string, r idem.Resolution) (driver.Record, error) {
+	return b.engine.Decide(b.Context(), idem.NewKeyID("m1", idem.Key(key)), driver.Attempt{}, r, byOps, &b.policy)
 }
 
 func TestResolveSettlesWithoutARequest(t *testing.T) {
 	reasons := map[string]string{"still unknown": "cannot tell", "error": "down", "panic": "boom", "none": "no resolver"}
 	for name, tt := range map[string]struct {
 		resolver idem.Resolver
-		want     idem.State
+		want     driver.State
 		by       string
 	}{
 		"applied": {func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
-		}, idem.StateCompleted, "resolver"},
-		"not applied":   {func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }, idem.StateReleased, "resolver"},
-		"still unknown": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil }, idem.StateUnknown, "resolver"},
+		}, driver.StateCompleted, "resolver"},
+		"not applied":   {func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }, driver.StateReleased, "resolver"},
+		"still unknown": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil }, driver.StateUnknown, "resolver"},
 		"error": {func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.NotApplied(), errors.New("down")
-		}, idem.StateUnknown, "resolver"},
-		"panic": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { panic("boom") }, idem.StateUnknown, "resolver"},
-		"none":  {nil, idem.StateUnknown, "engine"},
+		}, driver.StateUnknown, "resolver"},
+		"panic": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { panic("boom") }, driver.StateUnknown, "resolver"},
+		"none":  {nil, driver.StateUnknown, "engine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.AskResolver(tt.resolver) }})
@@ -50,15 +52,15 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 			if want := reasons[name]; !strings.Contains(rec.Decision.Reason, want) || want == "" && rec.Decision.Reason != "" {
 				t.Errorf("reason = %q, want one with %q", rec.Decision.Reason, want)
 			}
-			if tt.want == idem.StateUnknown { // and nobody is told again that it became so
+			if tt.want == driver.StateUnknown { // and nobody is told again that it became so
 				again, err := b.resolve("k")
 				asked := map[bool]int{true: 1}[tt.resolver != nil]
-				if err != nil || again.Decision != rec.Decision || b.saw(idem.EventUnknown) != 1 || b.saw(idem.EventResolved) != 0 || b.saw(idem.EventUnresolved) != asked {
+				if err != nil || again.Decision != rec.Decision || b.saw(telemetry.EventUnknown) != 1 || b.saw(telemetry.EventResolved) != 0 || b.saw(telemetry.EventUnresolved) != asked {
 					t.Errorf("second Resolve() = %+v, %v after the events %v; want %+v as it was, told once as unknown", again.Decision, err, b.events, rec.Decision)
 				}
 			}
 			b.wantState("k", tt.want)
-			if tt.want == idem.StateCompleted {
+			if tt.want == driver.StateCompleted {
 				res, err := b.do("k", "a")
 				b.wantPaid(res, err, 70, true)
 			}
@@ -78,10 +80,10 @@ func TestRunningHolderIsNotDisturbed(t *testing.T) {
 		})
 	}})
 	finish := b.started("k", "a", b.pay)
-	if _, err := b.resolve("k"); !errors.Is(err, idem.ErrLocked) {
+	if _, err := b.resolve("k"); !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("Resolve() = %v, want ErrLocked", err)
 	}
-	if _, err := b.decide("k", idem.NotApplied()); !errors.Is(err, idem.ErrLocked) {
+	if _, err := b.decide("k", idem.NotApplied()); !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("Decide() = %v, want ErrLocked", err)
 	}
 	res, err := finish()
@@ -98,34 +100,34 @@ func TestNothingToDecide(t *testing.T) {
 	}
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	if rec, err := b.decide("k", idem.NotApplied()); !errors.Is(err, idem.ErrNotOpen) || rec.State != idem.StateCompleted {
+	if rec, err := b.decide("k", idem.NotApplied()); !errors.Is(err, idem.ErrNotOpen) || rec.State != driver.StateCompleted {
 		t.Errorf("Decide() of a completed key = %v, %v; want ErrNotOpen", rec.State, err)
 	}
 	b.interrupted("open", "a")
 	if _, err := b.decide("open", idem.StillUnknown()); err == nil {
 		t.Error("Decide(StillUnknown) = nil, want an error")
 	}
-	b.wantState("open", idem.StatePending)
+	b.wantState("open", driver.StatePending)
 }
 
 func TestOperatorsWordIsWhatRepeatsGet(t *testing.T) {
 	b := setup(t, parts{})
 	b.interrupted("paid", "a")
 	rec, err := b.decide("paid", idem.Applied(created(70)))
-	if err != nil || rec.State != idem.StateCompleted || rec.Decision != byOps {
+	if err != nil || rec.State != driver.StateCompleted || rec.Decision != byOps {
 		t.Fatalf("Decide(applied) = %+v, %v", rec, err)
 	}
 	res, err := b.do("paid", "a")
 	b.wantPaid(res, err, 70, true)
 
 	b.interrupted("free", "a")
-	if rec, err = b.decide("free", idem.NotApplied()); err != nil || rec.State != idem.StateReleased || rec.Decision != byOps {
+	if rec, err = b.decide("free", idem.NotApplied()); err != nil || rec.State != driver.StateReleased || rec.Decision != byOps {
 		t.Fatalf("Decide(not applied) = %+v, %v", rec, err)
 	}
 	res, err = b.do("free", "a")
 	b.wantPaid(res, err, 1, false)
 	for _, ev := range b.events {
-		if ev.Type == idem.EventResolved && ev.By != byOps.By {
+		if ev.Type == telemetry.EventResolved && ev.By != byOps.By {
 			t.Errorf("the decision was told as one by %q, want %q", ev.By, byOps.By)
 		}
 	}
@@ -160,7 +162,7 @@ func TestOneDecisionOfManyStands(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n, byRequest := decided.Load(), b.saw(idem.EventResolved); n > 1 || byRequest != 1 {
+	if n, byRequest := decided.Load(), b.saw(telemetry.EventResolved); n > 1 || byRequest != 1 {
 		t.Errorf("%d decisions told, %d made, want one made", n, byRequest)
 	}
 	b.wantRuns(0)
@@ -170,7 +172,7 @@ func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	}})
-	old := idem.Fence{Domain: "burnt down", Token: 1 << 60}
+	old := driver.Fence{Domain: "burnt down", Token: 1 << 60}
 	b.begin(idem.NewKeyID("m1", "k"), "a", old)
 	_, err := b.do("k", "a")
 	b.wantRefused(err, idem.CodeInProgress)
@@ -180,7 +182,7 @@ func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 	if _, err := b.decide("k", idem.NotApplied()); !errors.Is(err, idem.ErrForeignDomain) {
 		t.Errorf("Decide() = %v, want ErrForeignDomain", err)
 	}
-	b.wantState("k", idem.StatePending)
+	b.wantState("k", driver.StatePending)
 	if err := b.store.RetireDomain(t.Context(), old.Domain, byOps); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +196,7 @@ func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 // TestRetiredDomainCannotBeAsked: then the attempt may be alive.
 func TestRetiredDomainCannotBeAsked(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
-	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
+	b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
 	b.faults.FailBefore("DomainRetired", 1, errDown)
 	_, err := b.do("k", "a")
 	b.wantRefused(err, idem.CodeUnavailable)
@@ -207,12 +209,12 @@ func TestDecisionThatComesTooLate(t *testing.T) {
 	b := setup(t, parts{})
 	attempt := b.interrupted("k", "a")
 	b.faults.Before("Settle", 1, func() error {
-		_, err := b.store.Settle(t.Context(), idem.NewKeyID("m1", "k"), idem.Settlement{Attempt: attempt, ID: attempt.Nonce,
-			State: idem.StateCompleted, Response: &idem.Response{Status: 201, Body: []byte("payment 70")}, ResultTTL: idem.DefaultResultTTL})
+		_, err := b.store.Settle(t.Context(), idem.NewKeyID("m1", "k"), driver.Settlement{Attempt: attempt, ID: attempt.Nonce,
+			State: driver.StateCompleted, Response: &driver.Response{Status: 201, Body: []byte("payment 70")}, ResultTTL: idem.DefaultResultTTL})
 		return err
 	})
 	rec, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), attempt, idem.NotApplied(), byOps, &b.policy)
-	if !errors.Is(err, idem.ErrNotOpen) || rec.State != idem.StateCompleted {
+	if !errors.Is(err, idem.ErrNotOpen) || rec.State != driver.StateCompleted {
 		t.Errorf("Decide() = %v, %v; want ErrNotOpen of a completed record", rec.State, err)
 	}
 	res, err := b.do("k", "a")
@@ -228,11 +230,11 @@ func TestDecisionThatTheStoreDoesNotAnswer(t *testing.T) {
 	_, decided := b.decide("k", idem.NotApplied())
 	_, resolved := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "k"), &b.policy)
 	for name, err := range map[string]error{"Decide": decided, "Resolve": resolved} {
-		if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrNotOpen) {
-			t.Errorf("%s() = %v, want %v", name, err, idem.ErrUnavailable)
+		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, idem.ErrNotOpen) {
+			t.Errorf("%s() = %v, want %v", name, err, driver.ErrUnavailable)
 		}
 	}
-	b.wantState("k", idem.StatePending)
+	b.wantState("k", driver.StatePending)
 }
 
 func TestDecisionThatCannotBeStoredIsRefused(t *testing.T) {
@@ -240,10 +242,10 @@ func TestDecisionThatCannotBeStoredIsRefused(t *testing.T) {
 	b.interrupted("k", "a")
 	values := make([]string, 5000)
 	_, err := b.decide("k", idem.Applied(idem.Response{Status: 201, Header: map[string][]string{"X": values}}))
-	if !errors.Is(err, idem.ErrResponseInvalid) {
+	if !errors.Is(err, driver.ErrResponseInvalid) {
 		t.Errorf("Decide() = %v, want ErrResponseInvalid", err)
 	}
-	b.wantState("k", idem.StatePending)
+	b.wantState("k", driver.StatePending)
 }
 
 // TestDecisionHitsTheAttemptThatWasLookedAt: another one may be open by then.
@@ -258,9 +260,9 @@ func TestDecisionHitsTheAttemptThatWasLookedAt(t *testing.T) {
 	if _, err := b.engine.Decide(t.Context(), id, first, idem.NotApplied(), byOps, &b.policy); !errors.Is(err, idem.ErrNotOpen) {
 		t.Errorf("Decide() of attempt 1 = %v, want ErrNotOpen", err)
 	}
-	b.wantState("k", idem.StatePending)
+	b.wantState("k", driver.StatePending)
 	rec, err := b.engine.Decide(t.Context(), id, second, idem.Applied(created(70)), byOps, &b.policy)
-	if err != nil || rec.State != idem.StateCompleted || rec.Attempt != second {
+	if err != nil || rec.State != driver.StateCompleted || rec.Attempt != second {
 		t.Errorf("Decide() of attempt 2 = %+v, %v", rec, err)
 	}
 }
@@ -279,11 +281,11 @@ func TestResolveRefusesBeforeTheLock(t *testing.T) {
 		"closed engine": {func(b *bundle) *idem.Policy {
 			_ = b.engine.Close(b.Context())
 			return &b.policy
-		}, idem.ErrUnavailable},
+		}, driver.ErrUnavailable},
 		"store away": {func(b *bundle) *idem.Policy {
 			b.faults.FailBefore("Get", idemtest.Every, nil)
 			return &b.policy
-		}, idem.ErrUnavailable},
+		}, driver.ErrUnavailable},
 		"completed key": {func(b *bundle) *idem.Policy {
 			if _, err := b.decide("k", idem.Applied(created(70))); err != nil {
 				b.Fatal(err)
@@ -320,15 +322,15 @@ func TestResolveGoesToItsEnd(t *testing.T) {
 	b.interrupted("k", "a")
 	b.policy.Name = "sweeper"
 	rec, err := b.engine.Resolve(ctx, idem.NewKeyID("m1", "k"), &b.policy)
-	if err != nil || rec.State != idem.StateCompleted {
+	if err != nil || rec.State != driver.StateCompleted {
 		t.Errorf("Resolve() = %v, %v, want completed", rec.State, err)
 	}
 	for _, ev := range b.events {
-		if by := map[idem.EventType]string{idem.EventResolved: "resolver"}[ev.Type]; ev.Route != rec.Route || ev.By != by {
+		if by := map[telemetry.EventType]string{telemetry.EventResolved: "resolver"}[ev.Type]; ev.Route != rec.Route || ev.By != by {
 			t.Errorf("event %v is of route %q by %q, want %q by %q", ev.Type, ev.Route, ev.By, rec.Route, by)
 		}
 	}
-	if b.saw(idem.EventInterrupted) != 1 || b.saw(idem.EventResolved) != 1 {
+	if b.saw(telemetry.EventInterrupted) != 1 || b.saw(telemetry.EventResolved) != 1 {
 		t.Errorf("events = %v, want one EventInterrupted and one EventResolved", b.events)
 	}
 }

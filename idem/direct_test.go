@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // direct is an operation of a queue consumer.
@@ -34,7 +35,7 @@ func TestDirectHandlerThatDoesNotReturnLeavesAnUnknownOutcome(t *testing.T) {
 				})
 			})
 			wg.Wait()
-			b.wantState("k1", idem.StateUnknown)
+			b.wantState("k1", driver.StateUnknown)
 			for range 2 {
 				_, err := b.engine.Do(t.Context(), b.direct("k1", "{}"), b.pay)
 				b.wantRefused(err, idem.CodeOutcomeUnknown)
@@ -54,7 +55,7 @@ func TestDirectRepeatOfAnUnknownOutcomeWithAResponseIsRefused(t *testing.T) {
 	if _, err := b.engine.Do(t.Context(), http, answers(500)); err != nil {
 		t.Fatalf("Do() = %v, want the handler's answer", err)
 	}
-	b.wantState("k1", idem.StateUnknown)
+	b.wantState("k1", driver.StateUnknown)
 	_, err := b.engine.Do(t.Context(), op, b.pay)
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.wantRuns(0)
@@ -65,7 +66,7 @@ func TestNilHandlerIsRefusedAtOnce(t *testing.T) {
 	b := setup(t, parts{})
 	_, err := b.engine.Do(t.Context(), b.direct("k1", "{}"), nil)
 	b.wantRefused(err, idem.CodeInternal)
-	b.wantState("k1", idem.StateNone)
+	b.wantState("k1", driver.StateNone)
 	res, err := b.engine.Do(t.Context(), b.direct("k1", "{}"), b.pay)
 	b.wantPaid(res, err, 1, false)
 }

@@ -44,18 +44,19 @@
 // adapters for HTTP and gRPC only translate. [CheckOwner], [DownstreamKey] and [NoEffect]
 // are for handlers. [AskResolver] settles what was interrupted.
 //
-// [Locker] and [Store] are the two interfaces below the engine. Package idemtest has the
-// suites that every implementation passes.
+// Package driver has the interfaces below the engine, [driver.Locker] and [driver.Store], for
+// authors of lock services and token stores. Package telemetry has the events and steps that
+// [WithObserver] and [WithTelemetry] report.
 //
 // Inside the package, engine.go has the steps of the protocol in their order: first.go
 // waits for a request in this process, begin.go starts an attempt, execute.go runs the
 // handler, settle.go stores the outcome. resolve.go and decide.go handle outcomes in doubt,
 // and mark.go brings the record and a durable marker together. joined.go has the protocol of
-// joined mode in the same order, on top of [JoinedStore].
+// joined mode in the same order, on top of [driver.JoinedStore].
 //
 // Only adapters need [Transport], [ParseKey], [RequestFingerprint], [NewRefusal],
 // [Engine.ReportRefused], [Engine.ReportMisused], [Engine.Nested], [NotAdmitted], [JoinedTxOf],
 // [Policy.WithDefaults] and [Policy.ScopeOf].
 //
-// This package imports the standard library only.
+// This package and those below it import the standard library only.
 package idem

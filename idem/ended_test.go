@@ -8,19 +8,20 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // wantEnded checks what a context allows after its handler has returned.
 func (b *bundle) wantEnded(ctx context.Context) {
 	b.Helper()
-	before := b.saw(idem.EventTooLate)
+	before := b.saw(telemetry.EventTooLate)
 	if left, err := idem.CheckOwner(ctx); left != 0 || !errors.Is(err, idem.ErrExecutionEnded) {
 		b.Errorf("CheckOwner() = %v, %v, want %v", left, err, idem.ErrExecutionEnded)
 	}
 	if key, err := idem.DownstreamKey(ctx, "bank"); key != "" || !errors.Is(err, idem.ErrExecutionEnded) {
 		b.Errorf("DownstreamKey() = %q, %v, want %v", key, err, idem.ErrExecutionEnded)
 	}
-	if n := b.saw(idem.EventTooLate) - before; n != 2 {
+	if n := b.saw(telemetry.EventTooLate) - before; n != 2 {
 		b.Errorf("%d events, want 2", n)
 	}
 	if x, ok := idem.FromContext(ctx); !ok || x.OperationID == "" {

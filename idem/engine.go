@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // Engine runs operations at most once per key. It is safe for concurrent use.
@@ -13,9 +16,9 @@ import (
 // step 5 is in begin.go, step 6 in execute.go, and steps 7 and 8 are in settle.go. An engine from
 // [NewJoined] has the same steps 1 to 3, and the others in joined.go.
 type Engine struct {
-	locker  Locker
-	store   Store
-	joined  JoinedStore // nil unless the engine comes from NewJoined
+	locker  driver.Locker
+	store   driver.Store
+	joined  driver.JoinedStore // nil unless the engine comes from NewJoined
 	cfg     config
 	firsts  firsts
 	limit   openLimit
@@ -34,11 +37,11 @@ type Engine struct {
 // New refuses a local locker with a shared store. It also refuses a shared locker with a local
 // store, because a second instance would know nothing of the keys of the first one and would run
 // them again. A service with one instance says so by [WithSingleInstance].
-func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
+func New(locker driver.Locker, store driver.Store, opts ...Option) (*Engine, error) {
 	if locker == nil || store == nil {
 		return nil, errors.New("idem: New needs a locker and a store")
 	}
-	if locker.Visibility() == VisibilityProcess && store.Visibility() == VisibilityShared {
+	if locker.Visibility() == driver.VisibilityProcess && store.Visibility() == driver.VisibilityShared {
 		return nil, errors.New("idem: a lock that other processes cannot see cannot guard a token store that they can")
 	}
 	e := &Engine{locker: locker, store: store, cfg: defaultConfig()}
@@ -50,13 +53,13 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	if err := e.cfg.validate(); err != nil {
 		return nil, err
 	}
-	if locker.Visibility() == VisibilityShared && store.Visibility() == VisibilityProcess && !e.cfg.singleInstance {
+	if locker.Visibility() == driver.VisibilityShared && store.Visibility() == driver.VisibilityProcess && !e.cfg.singleInstance {
 		return nil, errors.New("idem: other instances share the lock and cannot see the records of this token store, so each of them would run a key again; share the store, or say WithSingleInstance")
 	}
 	e.limit.most = e.cfg.maxOpenPerScope
 	e.waiters = waiters{mostPerKey: e.cfg.maxWaiting[0], mostPerScope: e.cfg.maxWaiting[1],
-		byKey: make(map[KeyID]int), byScope: make(map[string]int)}
-	e.firsts.byKey = make(map[KeyID]place)
+		byKey: make(map[driver.KeyID]int), byScope: make(map[string]int)}
+	e.firsts.byKey = make(map[driver.KeyID]place)
 	e.history.init(locker)
 	e.running.reports = make(map[*run]report)
 	e.work.init()
@@ -70,20 +73,20 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 // settlement that goes on in the background, record belongs to that, and Do reads telemetry.settled alone.
 type request struct {
 	Operation
-	id          KeyID
-	fingerprint Fingerprint // in the current version, by the first key
+	id          driver.KeyID
+	fingerprint driver.Fingerprint // in the current version, by the first key
 	keys        fingerprintKeys
-	giveUp      time.Time // when a duplicate stops waiting for the first request
-	first       *first    // set while duplicates in this process wait for this request
-	reading     bool      // among the readers of its key
-	ended       uint32    // what place.ended was before the record was read
-	nonce       Nonce     // of the lease, and of the attempt that begins under it
-	record      Record    // as the store last returned it
-	repair      Repair    // how to write the begun attempt anew if the store loses it
-	open        bool      // an attempt of the key was seen to run or to be in doubt
-	handedOver  bool      // the lock is released, or will be by later steps or in the background
-	counted     bool      // among the open executions of its scope
-	retries     int       // how often the handler may still run again after a conflict
+	giveUp      time.Time     // when a duplicate stops waiting for the first request
+	first       *first        // set while duplicates in this process wait for this request
+	reading     bool          // among the readers of its key
+	ended       uint32        // what place.ended was before the record was read
+	nonce       driver.Nonce  // of the lease, and of the attempt that begins under it
+	record      driver.Record // as the store last returned it
+	repair      driver.Repair // how to write the begun attempt anew if the store loses it
+	open        bool          // an attempt of the key was seen to run or to be in doubt
+	handedOver  bool          // the lock is released, or will be by later steps or in the background
+	counted     bool          // among the open executions of its scope
+	retries     int           // how often the handler may still run again after a conflict
 	telemetry   requestTelemetry
 }
 
@@ -102,7 +105,7 @@ func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (_ Result, err
 	defer func() { step.endRequest(route, r, res, err) }()
 	r, err = e.admit(ctx, op, h)
 	if err != nil {
-		return e.refused(ctx, op.Policy, KeyID{}, err)
+		return e.refused(ctx, op.Policy, driver.KeyID{}, err)
 	}
 	r.telemetry.trace = step.trace
 	defer e.work.done()
@@ -143,7 +146,7 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 			return res, err
 		}
 		// We have seen an attempt run. It is over only if the record says so.
-		r.open = r.record.State.Open() || r.open && r.record.State != StateReleased
+		r.open = r.record.State.Open() || r.open && r.record.State != driver.StateReleased
 		if e.work.closing.Err() != nil { // the request may have waited until now
 			return nil, refuse(CodeUnavailable, errClosed)
 		}
@@ -179,7 +182,7 @@ func (e *Engine) underLock(ctx context.Context, r *request, h Handler) (*Result,
 		}
 	}
 	lease, err := e.lock(detached, r)
-	if errors.Is(err, ErrLocked) {
+	if errors.Is(err, driver.ErrLocked) {
 		return e.locked(ctx, r)
 	}
 	if err != nil {
@@ -198,7 +201,7 @@ func (e *Engine) underLock(ctx context.Context, r *request, h Handler) (*Result,
 			lease.ReleaseInBackground()
 		}
 	}()
-	err = e.inStep(detached, StepBegin, r, 0, func(ctx context.Context) (err error) {
+	err = e.inStep(detached, telemetry.StepBegin, r, 0, func(ctx context.Context) (err error) {
 		begun, res, err = e.begin(ctx, r, lease)
 		return err
 	})
@@ -262,16 +265,16 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 
 // read is step 3, one round trip to the primary.
 func (e *Engine) read(ctx context.Context, r *request) error {
-	err := e.inStep(ctx, StepRead, r, e.cfg.storeTimeout, func(ctx context.Context) (err error) {
+	err := e.inStep(ctx, telemetry.StepRead, r, e.cfg.storeTimeout, func(ctx context.Context) (err error) {
 		defer recovered("Get", &err)
 		r.record, err = e.store.Get(ctx, r.id)
 		return err
 	})
 	switch {
 	case unreadable(err):
-		e.observe(ctx, r, Event{Type: EventUnreadable, Err: err})
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnreadable, Err: err})
 	case r.record.ResponseErr != nil:
-		e.observe(ctx, r, Event{Type: EventUnreadable, Attempt: r.record.Attempt, State: r.record.State, Err: r.record.ResponseErr})
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnreadable, Attempt: r.record.Attempt, State: r.record.State, Err: r.record.ResponseErr})
 	}
 	if err != nil {
 		return storeRefusal(err)
@@ -281,20 +284,20 @@ func (e *Engine) read(ctx context.Context, r *request) error {
 
 // judge answers from the record alone, with a result to replay or with a refusal. If it returns
 // neither, the request needs the lock, or holds it and may go on.
-func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
-	if rec.State == StateNone {
-		if r.Policy.Kind == IssuedToken {
+func (e *Engine) judge(r *request, rec *driver.Record) (*Result, error) {
+	if rec.State == driver.StateNone {
+		if r.Policy.IssuedTokens {
 			return nil, refuse(CodeTokenUnknown, nil)
 		}
 		return nil, nil
 	}
-	if rec.Kind != r.Policy.Kind {
-		if r.Policy.Kind == IssuedToken {
+	if rec.Kind != r.Policy.kind() {
+		if r.Policy.IssuedTokens {
 			return nil, refuse(CodeTokenUnknown, errors.New("idem: a client key where a token is wanted"))
 		}
 		return nil, refuse(CodeKeyReused, errors.New("idem: an issued token where a client key is wanted"))
 	}
-	if rec.State == StateIssued || rec.State == StateReleased {
+	if rec.State == driver.StateIssued || rec.State == driver.StateReleased {
 		return nil, nil // bound to no request
 	}
 	if same, err := r.matches(rec.Fingerprint); err != nil {
@@ -303,17 +306,17 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 		return nil, refuse(CodeKeyReused, errors.New("idem: fingerprint differs"))
 	}
 	switch rec.State {
-	case StateCompleted:
+	case driver.StateCompleted:
 		switch {
-		case errors.Is(rec.ResponseErr, ErrNewerRecord): // an instance of that build can answer
+		case errors.Is(rec.ResponseErr, driver.ErrNewerRecord): // an instance of that build can answer
 			return nil, refuse(CodeUnavailable, rec.ResponseErr)
 		case rec.Response == nil || rec.Response.Omitted:
 			return nil, refuse(CodeResultUnavailable, rec.ResponseErr)
 		}
 		return replay(rec), nil
-	case StateExpired:
+	case driver.StateExpired:
 		return nil, refuse(CodeKeyExpired, nil)
-	case StateUnknown:
+	case driver.StateUnknown:
 		if !r.Policy.settles(rec.Attempt) {
 			return nil, r.unknown(rec, false)
 		}
@@ -324,11 +327,11 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 // matches compares the request with a stored fingerprint, in the version and by the key of that.
 // It may run under the lock. A panic of the fingerprinter must not leave the lock behind, so
 // matches recovers from it.
-func (r *request) matches(stored Fingerprint) (same bool, err error) {
+func (r *request) matches(stored driver.Fingerprint) (same bool, err error) {
 	if stored == r.fingerprint {
 		return true, nil
 	}
-	if stored.Version == r.fingerprint.Version && stored.tag() == r.fingerprint.tag() {
+	if stored.Version == r.fingerprint.Version && tagOf(stored) == tagOf(r.fingerprint) {
 		return false, nil
 	}
 	key, err := r.keys.ofStored(stored)
@@ -351,7 +354,7 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 }
 
 // lock is step 4.
-func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
+func (e *Engine) lock(ctx context.Context, r *request) (driver.Lease, error) {
 	if e.history.locker == nil {
 		return e.tryLock(ctx, r)
 	}
@@ -370,14 +373,14 @@ func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%w: %w", ErrUnavailable, errDomainChanges)
+	return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, errDomainChanges)
 }
 
-func (e *Engine) tryLock(ctx context.Context, r *request) (lease Lease, err error) {
-	r.nonce = NewNonce()
-	err = e.inStep(ctx, StepLock, r, e.cfg.lockTimeout, func(ctx context.Context) (err error) {
+func (e *Engine) tryLock(ctx context.Context, r *request) (lease driver.Lease, err error) {
+	r.nonce = driver.NewNonce()
+	err = e.inStep(ctx, telemetry.StepLock, r, e.cfg.lockTimeout, func(ctx context.Context) (err error) {
 		defer recovered("TryAcquire", &err)
-		lease, err = e.locker.TryAcquire(ctx, LockRequest{KeyID: r.id, Nonce: r.nonce})
+		lease, err = e.locker.TryAcquire(ctx, driver.LockRequest{KeyID: r.id, Nonce: r.nonce})
 		return err
 	})
 	return lease, err
@@ -388,7 +391,7 @@ func (e *Engine) tryLock(ctx context.Context, r *request) (lease Lease, err erro
 func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 	r.open = true // until the record says otherwise
 	e.limit.leave(r)
-	if r.record.State != StatePending {
+	if r.record.State != driver.StatePending {
 		// The holder may have begun since, and a mismatch beats in-progress.
 		if err := e.read(ctx, r); err != nil {
 			return nil, err
@@ -409,8 +412,8 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 		return nil, err
 	}
 	defer e.waiters.leave(r)
-	e.observe(ctx, r, Event{Type: EventWaited})
-	err := e.inStep(ctx, StepWait, r, left, func(ctx context.Context) (err error) {
+	e.observe(ctx, r, telemetry.Event{Type: telemetry.EventWaited})
+	err := e.inStep(ctx, telemetry.StepWait, r, left, func(ctx context.Context) (err error) {
 		defer recovered("Wait", &err)
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -24,7 +26,7 @@ func TestRepeatGetsTheFirstOutcome(t *testing.T) {
 		b.wantPaid(res, err, 1, true)
 	}
 	b.wantRuns(1)
-	b.wantState("k", idem.StateCompleted)
+	b.wantState("k", driver.StateCompleted)
 }
 
 func TestOtherKeysAndScopesAreOtherOperations(t *testing.T) {
@@ -52,13 +54,13 @@ func TestAnotherRequestUnderTheKeyIsRefused(t *testing.T) {
 }
 
 func TestIssuedTokenIsConsumedOnce(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.IssuedTokens = true }})
 	token, err := b.engine.IssueToken(context.Background(), "m1", 0)
 	if err != nil || token.ExpiresAt.IsZero() {
 		t.Fatalf("IssueToken() = %v, %v", token, err)
 	}
 	key := string(token.Value)
-	b.wantState(key, idem.StateIssued)
+	b.wantState(key, driver.StateIssued)
 	res, err := b.do(key, "a")
 	b.wantPaid(res, err, 1, false)
 	res, err = b.do(key, "a")
@@ -75,10 +77,10 @@ func TestKindsOfKeyDoNotMix(t *testing.T) {
 	}
 	_, err = b.do(string(token.Value), "a")
 	b.wantRefused(err, idem.CodeKeyReused)
-	b.wantState(string(token.Value), idem.StateIssued)
+	b.wantState(string(token.Value), driver.StateIssued)
 
 	_, _ = b.do("client", "a")
-	b.policy.Kind = idem.IssuedToken
+	b.policy.IssuedTokens = true
 	_, err = b.do("client", "a")
 	b.wantRefused(err, idem.CodeTokenUnknown)
 	_, err = b.do("made-up", "a")
@@ -91,13 +93,13 @@ func TestKindsOfKeyDoNotMix(t *testing.T) {
 }
 
 func TestReleasedTokenIsIssuedAgain(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.IssuedTokens = true }})
 	token, _ := b.engine.IssueToken(context.Background(), "m1", time.Hour)
 	key := string(token.Value)
 	if res, err := b.doWith(key, "a", answers(429)); err != nil || res.Response.Status != 429 {
 		t.Fatalf("Do() = %v, %v, want 429", res, err)
 	}
-	if got := b.wantState(key, idem.StateIssued); !got.ExpiresAt.Equal(token.ExpiresAt) {
+	if got := b.wantState(key, driver.StateIssued); !got.ExpiresAt.Equal(token.ExpiresAt) {
 		t.Errorf("expiry = %v, want the old one, %v", got.ExpiresAt, token.ExpiresAt)
 	}
 	res, err := b.do(key, "b")
@@ -106,8 +108,8 @@ func TestReleasedTokenIsIssuedAgain(t *testing.T) {
 
 // TestOutcomes is the table of design.md, section 6.
 func TestOutcomes(t *testing.T) {
-	http := func(want idem.State, statuses ...int) map[int]idem.State {
-		m := map[int]idem.State{}
+	http := func(want driver.State, statuses ...int) map[int]driver.State {
+		m := map[int]driver.State{}
 		for _, s := range statuses {
 			m[s] = want
 		}
@@ -116,18 +118,18 @@ func TestOutcomes(t *testing.T) {
 	for _, tt := range []struct {
 		transport idem.Transport
 		gated     bool
-		want      map[int]idem.State
+		want      map[int]driver.State
 	}{
-		{idem.TransportHTTP, false, http(idem.StateCompleted, 200, 201, 204, 302, 400, 402, 404, 409, 410, 422, 451)},
-		{idem.TransportHTTP, true, http(idem.StateCompleted, 200, 400, 402, 404, 422)},
-		{idem.TransportHTTP, false, http(idem.StateReleased, 401, 403, 425, 429)},
-		{idem.TransportHTTP, true, http(idem.StateUnknown, 401, 403, 425, 429)},
-		{idem.TransportHTTP, false, http(idem.StateUnknown, 408, 499, 500, 502, 503, 504, 599, 0, 101)},
-		{idem.TransportGRPC, false, http(idem.StateCompleted, 0, 3, 5, 6, 9, 11, 12)},
-		{idem.TransportGRPC, false, http(idem.StateReleased, 7, 8, 16)},
-		{idem.TransportGRPC, true, http(idem.StateUnknown, 7, 8, 16)},
-		{idem.TransportGRPC, false, http(idem.StateUnknown, 1, 2, 4, 10, 13, 14, 15, 99)},
-		{idem.TransportDirect, false, http(idem.StateCompleted, 0, 500)},
+		{idem.TransportHTTP, false, http(driver.StateCompleted, 200, 201, 204, 302, 400, 402, 404, 409, 410, 422, 451)},
+		{idem.TransportHTTP, true, http(driver.StateCompleted, 200, 400, 402, 404, 422)},
+		{idem.TransportHTTP, false, http(driver.StateReleased, 401, 403, 425, 429)},
+		{idem.TransportHTTP, true, http(driver.StateUnknown, 401, 403, 425, 429)},
+		{idem.TransportHTTP, false, http(driver.StateUnknown, 408, 499, 500, 502, 503, 504, 599, 0, 101)},
+		{idem.TransportGRPC, false, http(driver.StateCompleted, 0, 3, 5, 6, 9, 11, 12)},
+		{idem.TransportGRPC, false, http(driver.StateReleased, 7, 8, 16)},
+		{idem.TransportGRPC, true, http(driver.StateUnknown, 7, 8, 16)},
+		{idem.TransportGRPC, false, http(driver.StateUnknown, 1, 2, 4, 10, 13, 14, 15, 99)},
+		{idem.TransportDirect, false, http(driver.StateCompleted, 0, 500)},
 	} {
 		for status, want := range tt.want {
 			t.Run(fmt.Sprintf("transport %d status %d gated %t", tt.transport, status, tt.gated), func(t *testing.T) {
@@ -140,13 +142,13 @@ func TestOutcomes(t *testing.T) {
 					}
 					return idem.Response{Status: status}, nil
 				})
-				if want == idem.StateUnknown && !decidesNothing(tt.transport, status) {
+				if want == driver.StateUnknown && !decidesNothing(tt.transport, status) {
 					b.wantDoubt(err, "k", 0)
 				} else if err != nil || res.Response.Status != status || res.Replayed {
 					t.Fatalf("Do() = %v, %v, want its own answer", res, err)
 				}
 				b.wantState("k", want)
-				if want == idem.StateUnknown { // no answer of the past, and nothing runs
+				if want == driver.StateUnknown { // no answer of the past, and nothing runs
 					_, err = b.engine.Do(context.Background(), op, b.pay)
 					b.wantDoubt(err, "k", 0)
 					b.wantRuns(0)
@@ -183,8 +185,8 @@ func TestNoEffectReleases(t *testing.T) {
 func TestEventOfAnOutcomeWithoutItsResponse(t *testing.T) {
 	for _, omitted := range []bool{false, true} {
 		var kept error
-		engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev idem.Event) {
-			if ev.Type == idem.EventCompleted {
+		engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+			if ev.Type == telemetry.EventCompleted {
 				kept = ev.Err
 			}
 		}))
@@ -212,20 +214,20 @@ func TestDeclarationsOfNoEffect(t *testing.T) {
 	for name, tt := range map[string]struct {
 		steps []func(context.Context)
 		err   error
-		want  idem.State
+		want  driver.State
 	}{
-		"no effect":                                 {[]func(context.Context){idem.NoEffect}, nil, idem.StateReleased},
-		"no effect after the gate":                  {[]func(context.Context){gate, idem.NoEffect}, nil, idem.StateReleased},
-		"no effect before the gate":                 {[]func(context.Context){idem.NoEffect, gate}, nil, idem.StateCompleted}, // as any 404
-		"no effect, and middleware answers":         {[]func(context.Context){idem.NoEffect, misuse}, nil, idem.StateUnknown},
-		"middleware answers, and no effect":         {[]func(context.Context){misuse, idem.NoEffect}, nil, idem.StateUnknown},
-		"not admitted":                              {[]func(context.Context){idem.NotAdmitted}, nil, idem.StateReleased},
-		"not admitted after the gate":               {[]func(context.Context){gate, idem.NotAdmitted}, nil, idem.StateUnknown},
-		"not admitted with the fence known":         {[]func(context.Context){asks, idem.NotAdmitted}, nil, idem.StateUnknown},
-		"not admitted with an error":                {[]func(context.Context){idem.NotAdmitted}, errors.New("relayed"), idem.StateUnknown},
-		"not admitted, and middleware answers":      {[]func(context.Context){idem.NotAdmitted, misuse}, nil, idem.StateUnknown},
-		"not admitted, after the gate, no effect":   {[]func(context.Context){gate, idem.NotAdmitted, idem.NoEffect}, nil, idem.StateReleased},
-		"not admitted after the end of its context": {[]func(context.Context){func(ctx context.Context) { <-ctx.Done() }, idem.NotAdmitted}, nil, idem.StateUnknown},
+		"no effect":                                 {[]func(context.Context){idem.NoEffect}, nil, driver.StateReleased},
+		"no effect after the gate":                  {[]func(context.Context){gate, idem.NoEffect}, nil, driver.StateReleased},
+		"no effect before the gate":                 {[]func(context.Context){idem.NoEffect, gate}, nil, driver.StateCompleted}, // as any 404
+		"no effect, and middleware answers":         {[]func(context.Context){idem.NoEffect, misuse}, nil, driver.StateUnknown},
+		"middleware answers, and no effect":         {[]func(context.Context){misuse, idem.NoEffect}, nil, driver.StateUnknown},
+		"not admitted":                              {[]func(context.Context){idem.NotAdmitted}, nil, driver.StateReleased},
+		"not admitted after the gate":               {[]func(context.Context){gate, idem.NotAdmitted}, nil, driver.StateUnknown},
+		"not admitted with the fence known":         {[]func(context.Context){asks, idem.NotAdmitted}, nil, driver.StateUnknown},
+		"not admitted with an error":                {[]func(context.Context){idem.NotAdmitted}, errors.New("relayed"), driver.StateUnknown},
+		"not admitted, and middleware answers":      {[]func(context.Context){idem.NotAdmitted, misuse}, nil, driver.StateUnknown},
+		"not admitted, after the gate, no effect":   {[]func(context.Context){gate, idem.NotAdmitted, idem.NoEffect}, nil, driver.StateReleased},
+		"not admitted after the end of its context": {[]func(context.Context){func(ctx context.Context) { <-ctx.Done() }, idem.NotAdmitted}, nil, driver.StateUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = 20 * time.Millisecond }})
@@ -286,7 +288,7 @@ func TestPanicIsInDoubtAndGoesOn(t *testing.T) {
 		}()
 		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { panic("boom") })
 	}()
-	b.wantState("k", idem.StateUnknown) // at once, for the operators
+	b.wantState("k", driver.StateUnknown) // at once, for the operators
 	_, err := b.do("k", "a")
 	b.wantDoubt(err, "k", 0)
 	b.wantRuns(0)
@@ -330,7 +332,7 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 				b.wantPaid(res, err, 1, true)
 			})
 		}
-		b.eventually("all wait", func() bool { return b.saw(idem.EventJoined) == 8 })
+		b.eventually("all wait", func() bool { return b.saw(telemetry.EventJoined) == 8 })
 		_, _ = finish()
 		wg.Wait()
 		b.wantRuns(1)
@@ -344,7 +346,7 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 			res, err := b.do("k", "a")
 			b.wantPaid(res, err, 1, false)
 		}()
-		b.eventually("it waits", func() bool { return b.saw(idem.EventJoined) == 1 })
+		b.eventually("it waits", func() bool { return b.saw(telemetry.EventJoined) == 1 })
 		_, _ = finish()
 		<-done
 	})
@@ -358,9 +360,9 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 }
 
 func TestDuplicateElsewhere(t *testing.T) {
-	hold := func(b *bundle) idem.Lease {
+	hold := func(b *bundle) driver.Lease {
 		id := idem.NewKeyID("m1", "k")
-		lease, err := b.locker.TryAcquire(context.Background(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+		lease, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -381,7 +383,7 @@ func TestDuplicateElsewhere(t *testing.T) {
 		defer lease.ReleaseInBackground()
 		fp, _ := fingerprintOf("http", "other")(1)
 		_, err := b.store.Begin(context.Background(), idem.NewKeyID("m1", "k"),
-			idem.BeginRequest{Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp})
+			driver.BeginRequest{Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -409,7 +411,7 @@ func TestDuplicateElsewhere(t *testing.T) {
 		id := idem.NewKeyID("m1", "k")
 		fp, _ := fingerprintOf("http", "a")(1)
 		ctx := context.Background()
-		begun, err := b.store.Begin(ctx, id, idem.BeginRequest{Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp})
+		begun, err := b.store.Begin(ctx, id, driver.BeginRequest{Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -419,10 +421,10 @@ func TestDuplicateElsewhere(t *testing.T) {
 			res, err := b.do("k", "a")
 			b.wantPaid(res, err, 77, true)
 		}()
-		b.eventually("it waits", func() bool { return b.saw(idem.EventWaited) == 1 })
+		b.eventually("it waits", func() bool { return b.saw(telemetry.EventWaited) == 1 })
 		resp := created(77)
-		if _, err := b.store.Settle(ctx, id, idem.Settlement{Attempt: begun.Record.Attempt, ID: begun.Record.Attempt.Nonce,
-			State: idem.StateCompleted, Response: &resp, ResultTTL: time.Hour, KeyTTL: time.Hour}); err != nil {
+		if _, err := b.store.Settle(ctx, id, driver.Settlement{Attempt: begun.Record.Attempt, ID: begun.Record.Attempt.Nonce,
+			State: driver.StateCompleted, Response: (*driver.Response)(&resp), ResultTTL: time.Hour, KeyTTL: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		lease.ReleaseInBackground()
@@ -481,14 +483,14 @@ func TestDeadlineOnlyCancels(t *testing.T) {
 		return b.pay(ctx)
 	})
 	b.wantPaid(res, err, 1, false)
-	b.wantState("k", idem.StateCompleted)
+	b.wantState("k", driver.StateCompleted)
 }
 
 // TestHandlerCutOffByItsDeadlineIsInDoubt unless it says that it succeeded:
 // what it answers may be nothing but the cancellation, seen halfway.
 func TestHandlerCutOffByItsDeadlineIsInDoubt(t *testing.T) {
-	for status, want := range map[int]idem.State{
-		201: idem.StateCompleted, 302: idem.StateCompleted, 422: idem.StateUnknown, 429: idem.StateUnknown, 403: idem.StateUnknown, 504: idem.StateUnknown,
+	for status, want := range map[int]driver.State{
+		201: driver.StateCompleted, 302: driver.StateCompleted, 422: driver.StateUnknown, 429: driver.StateUnknown, 403: driver.StateUnknown, 504: driver.StateUnknown,
 	} {
 		b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
 		key := fmt.Sprintf("k%d", status)
@@ -496,7 +498,7 @@ func TestHandlerCutOffByItsDeadlineIsInDoubt(t *testing.T) {
 			<-ctx.Done()
 			return idem.Response{Status: status}, nil
 		})
-		if want == idem.StateUnknown && status < 500 {
+		if want == driver.StateUnknown && status < 500 {
 			b.wantDoubt(err, key, 0) // the client would take the answer for final
 		} else if err != nil || res.Response.Status != status {
 			t.Errorf("Do() = %v, %v, want %d", res, err, status)
@@ -509,7 +511,7 @@ func TestHandlerCutOffByItsDeadlineIsInDoubt(t *testing.T) {
 		idem.NoEffect(ctx)
 		return idem.Response{Status: 504}, nil
 	})
-	b.wantState("k", idem.StateReleased)
+	b.wantState("k", driver.StateReleased)
 }
 
 func TestExecutionContext(t *testing.T) {
@@ -590,19 +592,19 @@ func TestSharedLockOverPrivateRecordsNeedsASingleInstance(t *testing.T) {
 	}
 }
 
-type sharedLocker struct{ idem.Locker }
+type sharedLocker struct{ driver.Locker }
 
-func (sharedLocker) Visibility() idem.Visibility { return idem.VisibilityShared }
+func (sharedLocker) Visibility() driver.Visibility { return driver.VisibilityShared }
 
-type sharedStore struct{ idem.Store }
+type sharedStore struct{ driver.Store }
 
-func (sharedStore) Visibility() idem.Visibility { return idem.VisibilityShared }
+func (sharedStore) Visibility() driver.Visibility { return driver.VisibilityShared }
 
 // TestEachAttemptHasANonceOfItsOwn, by which a store tells a request that was sent twice from
 // two requests. The answer names its key.
 func TestEachAttemptHasANonceOfItsOwn(t *testing.T) {
 	b := setup(t, parts{})
-	seen := map[idem.Nonce]bool{{}: true}
+	seen := map[driver.Nonce]bool{{}: true}
 	for _, key := range []string{"k1", "k2", "k3"} {
 		id := idem.NewKeyID("m1", idem.Key(key))
 		res, err := b.do(key, "a")
@@ -628,8 +630,8 @@ func TestPingTellsWhichPartFails(t *testing.T) {
 	if err := b.engine.Ping(t.Context()); !errors.Is(err, down) || strings.Contains(err.Error(), "lock service") {
 		t.Errorf("Ping() = %v, want the store's error alone", err)
 	}
-	b.locks.FailBefore("Ping", idemtest.Every, idem.ErrUnavailable)
-	if err := b.engine.Ping(t.Context()); !errors.Is(err, down) || !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "lock service") {
+	b.locks.FailBefore("Ping", idemtest.Every, driver.ErrUnavailable)
+	if err := b.engine.Ping(t.Context()); !errors.Is(err, down) || !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "lock service") {
 		t.Errorf("Ping() = %v, want both errors", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -138,7 +139,7 @@ func ExampleEngine_IssueToken() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Name: "pay", Kind: idem.IssuedToken}
+	policy := idem.Policy{Name: "pay", IssuedTokens: true}
 	for _, key := range []idem.Key{token.Value, token.Value, "made-up"} {
 		res, err := engine.Do(ctx, idem.Operation{
 			Scope: "merchant_1", Key: key, Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
@@ -215,7 +216,7 @@ func ExampleNoEffect() {
 
 // An observer hears of every event, with the operation ID of the key and never the key itself.
 func ExampleWithObserver() {
-	engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev idem.Event) {
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
 		fmt.Println(ev.Type, ev.KeyID.OperationID())
 	}))
 	if err != nil {

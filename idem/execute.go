@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 var (
@@ -15,24 +18,24 @@ var (
 type run struct {
 	*request
 	execution  *execution
-	lease      Lease      // nil in joined mode
-	tx         JoinedTx   // nil unless in joined mode
-	retry      bool       // the handler may run again after a conflict
-	response   Response   // of the handler
-	err        error      // of the handler
-	cut        bool       // the context had ended when the handler returned
-	settlement Settlement // for the store; it names the attempt from the start
-	started    time.Time  // by our clock; the record has the time of the store
-	span       Span       // of the handler, if that is recorded
-	misbehaved int        // how often the store broke its contract in answers to Settle
+	lease      driver.Lease      // nil in joined mode
+	tx         driver.JoinedTx   // nil unless in joined mode
+	retry      bool              // the handler may run again after a conflict
+	response   Response          // of the handler
+	err        error             // of the handler
+	cut        bool              // the context had ended when the handler returned
+	settlement driver.Settlement // for the store; it names the attempt from the start
+	started    time.Time         // by our clock; the record has the time of the store
+	span       driver.Span       // of the handler, if that is recorded
+	misbehaved int               // how often the store broke its contract in answers to Settle
 }
 
 // execute is step 6: it runs the handler.
-func (e *Engine) execute(ctx context.Context, r *request, lease Lease, h Handler) *run {
+func (e *Engine) execute(ctx context.Context, r *request, lease driver.Lease, h Handler) *run {
 	attempt := r.record.Attempt
-	run := &run{request: r, lease: lease, settlement: Settlement{Attempt: attempt}, started: time.Now()}
+	run := &run{request: r, lease: lease, settlement: driver.Settlement{Attempt: attempt}, started: time.Now()}
 	r.telemetry.attempt = attempt.Number
-	inner, step := e.startStep(ctx, StepHandler, r)
+	inner, step := e.startStep(ctx, telemetry.StepHandler, r)
 	run.span = step.span()
 	x := e.newExecution(inner, r, lease, attempt, r.Policy.HandlerTimeout)
 	run.execution = x
@@ -108,7 +111,7 @@ func (run *run) outcomeUnknown(free bool, err error) *Refusal {
 
 // unknown refuses a repeat whose outcome is not known. works says that a resolver works on it,
 // so that it helps to come again.
-func (r *request) unknown(rec *Record, works bool) *Refusal {
+func (r *request) unknown(rec *driver.Record, works bool) *Refusal {
 	refusal := refuse(CodeOutcomeUnknown, rec.ResponseErr)
 	if works {
 		refusal.RetryAfter = defaultRetryAfter
@@ -118,20 +121,27 @@ func (r *request) unknown(rec *Record, works bool) *Refusal {
 
 // repeatable is the result for the duplicates that waited. It is nil if they have to read the
 // record.
-func (run *run) repeatable(resp *Response) *Result {
+func (run *run) repeatable(resp *driver.Response) *Result {
 	if resp.Omitted {
 		return nil
 	}
-	return &Result{Response: *resp, Replayed: true, Attempt: run.settlement.Attempt.Number}
+	return replayOf(resp, run.settlement.Attempt)
 }
 
 // replay is the stored outcome of a completed record.
-func replay(rec *Record) *Result {
-	return &Result{Response: *rec.Response, Replayed: true, Attempt: rec.Attempt.Number}
+func replay(rec *driver.Record) *Result {
+	return replayOf(rec.Response, rec.Attempt)
+}
+
+// replayOf is a stored outcome as a repeat gets it.
+func replayOf(resp *driver.Response, attempt driver.Attempt) *Result {
+	return &Result{Response: Response(*resp), Replayed: true, Attempt: attempt.Number}
 }
 
 // used reports whether a key in this state has been executed, or may have been.
-func used(s State) bool { return s != StateNone && s != StateIssued && s != StateReleased }
+func used(s driver.State) bool {
+	return s != driver.StateNone && s != driver.StateIssued && s != driver.StateReleased
+}
 
 // failOpen runs the handler without protection. It does so only if the policy allows that, if
 // the lock or the store cannot be reached, and if no attempt of the key is known. An attempt is
@@ -146,10 +156,10 @@ func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error)
 		return nil, refuse(CodeUnavailable, errClosed)
 	}
 	defer e.work.endHandler()
-	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
+	e.observe(ctx, r, telemetry.Event{Type: telemetry.EventFailedOpen, Err: refusal.Err})
 	r.telemetry.failedOpen = true
-	inner, step := e.startStep(context.WithoutCancel(ctx), StepHandler, r)
-	x := e.newExecution(inner, r, nil, Attempt{}, r.Policy.HandlerTimeout)
+	inner, step := e.startStep(context.WithoutCancel(ctx), telemetry.StepHandler, r)
+	x := e.newExecution(inner, r, nil, driver.Attempt{}, r.Policy.HandlerTimeout)
 	defer x.end()
 	res, handlerErr := &Result{}, errPanic // unless the handler returns
 	defer func() { step.end(r, handlerErr) }()

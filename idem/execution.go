@@ -8,6 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 var (
@@ -24,10 +27,10 @@ var (
 
 // Execution describes the execution of a handler or a resolver to that.
 type Execution struct {
-	KeyID       KeyID
-	OperationID string // the same for every attempt
-	Attempt     uint32 // 1, 2, …
-	Fence       Fence  // for resources that check it; zero in joined mode, and if the route failed open
+	KeyID       driver.KeyID
+	OperationID string       // the same for every attempt
+	Attempt     uint32       // 1, 2, …
+	Fence       driver.Fence // for resources that check it; zero in joined mode, and if the route failed open
 }
 
 // execution is an Execution in progress and the context in which it runs. The context ends
@@ -36,12 +39,12 @@ type execution struct {
 	context.Context
 	cancel   context.CancelCauseFunc
 	engine   *Engine
-	of       *request   // the request of the attempt
-	outer    *execution // the execution that made the request, or nil
-	resolves bool       // it runs the resolver for the attempt
-	lease    Lease      // nil if a route failed open, and in joined mode
-	joined   JoinedTx   // the transaction, in joined mode
-	attempt  Attempt
+	of       *request        // the request of the attempt
+	outer    *execution      // the execution that made the request, or nil
+	resolves bool            // it runs the resolver for the attempt
+	lease    driver.Lease    // nil if a route failed open, and in joined mode
+	joined   driver.JoinedTx // the transaction, in joined mode
+	attempt  driver.Attempt
 	gated    atomic.Bool
 	known    atomic.Bool // the handler knows its operation and its fence
 	noEffect atomic.Bool
@@ -58,7 +61,7 @@ type execution struct {
 
 // newExecution returns the execution of an attempt. lease is nil if the route failed open.
 // limit is 0 if there is no deadline.
-func (e *Engine) newExecution(ctx context.Context, r *request, lease Lease, attempt Attempt, limit time.Duration) *execution {
+func (e *Engine) newExecution(ctx context.Context, r *request, lease driver.Lease, attempt driver.Attempt, limit time.Duration) *execution {
 	x := &execution{engine: e, of: r, attempt: attempt, outer: executionOf(ctx), lease: lease}
 	ctx, cancel := context.WithCancelCause(ctx)
 	x.Context, x.cancel = ctx, cancel
@@ -74,7 +77,7 @@ func (e *Engine) newExecution(ctx context.Context, r *request, lease Lease, atte
 }
 
 // watch cancels ctx with cause ErrLeaseLost when the lease is lost. A lease that panics counts as lost.
-func watch(ctx context.Context, lease Lease, cancel context.CancelCauseFunc) {
+func watch(ctx context.Context, lease driver.Lease, cancel context.CancelCauseFunc) {
 	lost := false
 	if err := guarded(func() {
 		select {
@@ -83,7 +86,7 @@ func watch(ctx context.Context, lease Lease, cancel context.CancelCauseFunc) {
 		case <-ctx.Done():
 		}
 	}); err != nil || lost {
-		cancel(ErrLeaseLost)
+		cancel(driver.ErrLeaseLost)
 	}
 }
 
@@ -91,7 +94,7 @@ func watch(ctx context.Context, lease Lease, cancel context.CancelCauseFunc) {
 // late, after the machine was suspended.
 func (x *execution) Err() error {
 	if x.lease != nil && x.lease.Err() != nil {
-		x.cancel(ErrLeaseLost)
+		x.cancel(driver.ErrLeaseLost)
 	}
 	return x.Context.Err()
 }
@@ -150,9 +153,9 @@ func FromContext(ctx context.Context) (Execution, bool) {
 }
 
 // fenceOf is the fence of a lease for a resource. Joined mode has none.
-func fenceOf(lease Lease) Fence {
+func fenceOf(lease driver.Lease) driver.Fence {
 	if _, joined := lease.(joinedLease); joined {
-		return Fence{}
+		return driver.Fence{}
 	}
 	return lease.Fence()
 }
@@ -175,7 +178,7 @@ func CheckOwner(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if x.lease == nil && x.joined == nil {
-		return 0, ErrUnavailable
+		return 0, driver.ErrUnavailable
 	}
 	if x.Err() != nil && (x.lease == nil || x.lease.Err() == nil) {
 		return 0, context.Cause(x)
@@ -230,7 +233,7 @@ func gate(ctx context.Context) (*execution, error) {
 	// function sees that the execution has ended.
 	x.gated.Store(true)
 	if x.ended.Load() {
-		x.engine.observe(ctx, x.of, Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		x.engine.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 		return nil, ErrExecutionEnded
 	}
 	x.noEffect.Store(false) // it was declared for what came before
@@ -262,7 +265,7 @@ func NotAdmitted(ctx context.Context) {
 // own. It returns the transaction of an execution and notes that the handler has taken it. If a
 // store wraps another one, such as package sealed, its transactions have a method Unwrap, and the
 // innermost one is returned. The error is ErrNoExecution, ErrExecutionEnded or ErrNotJoined.
-func JoinedTxOf(ctx context.Context) (JoinedTx, error) {
+func JoinedTxOf(ctx context.Context) (driver.JoinedTx, error) {
 	x := executionOf(ctx)
 	switch {
 	case x == nil:
@@ -272,12 +275,12 @@ func JoinedTxOf(ctx context.Context) (JoinedTx, error) {
 	}
 	x.taken.Store(true)
 	if x.ended.Load() {
-		x.engine.observe(ctx, x.of, Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		x.engine.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 		return nil, ErrExecutionEnded
 	}
 	tx := x.joined
 	for {
-		outer, ok := tx.(interface{ Unwrap() JoinedTx })
+		outer, ok := tx.(interface{ Unwrap() driver.JoinedTx })
 		if !ok {
 			return tx, nil
 		}

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
-var errDown = errors.Join(idem.ErrUnavailable, errors.New("down"))
+var errDown = errors.Join(driver.ErrUnavailable, errors.New("down"))
 
 // failOpen is a bundle whose route fails open, and whose duplicates wait.
 func failOpen(t *testing.T) *bundle {
@@ -73,8 +75,8 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 				return nil
 			}
 		})
-		e := b.another(b.locker, store, idem.WithObserver(func(_ context.Context, ev idem.Event) {
-			if ev.Type == idem.EventJoined {
+		e := b.another(b.locker, store, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+			if ev.Type == telemetry.EventJoined {
 				close(down)
 				close(end)
 			}
@@ -95,8 +97,8 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 		begun, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		b.locks.FailBefore("TryAcquire", idemtest.Every, errDown)
 		e := b.another(b.locks, b.store,
-			idem.WithObserver(func(_ context.Context, ev idem.Event) {
-				if ev.Type == idem.EventJoined {
+			idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+				if ev.Type == telemetry.EventJoined {
 					close(end)
 				}
 			}))
@@ -115,12 +117,12 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 // lingering is a store whose first Settle is given up by its caller, and still
 // reads what it was given.
 type lingering struct {
-	idem.Store
+	driver.Store
 	n    int
 	done chan struct{}
 }
 
-func (s *lingering) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (s *lingering) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	if s.n++; s.n > 1 {
 		return s.Store.Settle(ctx, id, st)
 	}
@@ -132,7 +134,7 @@ func (s *lingering) Settle(ctx context.Context, id idem.KeyID, st idem.Settlemen
 			}
 		}
 	}()
-	return idem.SettleResult{}, errDown
+	return driver.SettleResult{}, errDown
 }
 
 // What a store was given does not change under it.
@@ -157,15 +159,15 @@ func TestResolvedResponseThatCannotBeKept(t *testing.T) {
 	_, _ = b.doWith("k", "x", answers(500))
 	_, err := b.doWith("k", "x", answers(500))
 	b.wantRefused(err, idem.CodeResultUnavailable)
-	if st, err := b.engine.Status(t.Context(), "m1", "k"); err != nil || st.State != idem.StateCompleted {
+	if st, err := b.engine.Status(t.Context(), "m1", "k"); err != nil || st.State != driver.StateCompleted {
 		t.Errorf("Status() = %v, %v, want completed", st.State, err)
 	}
 }
 
 // A store that finds a used key, and cannot read what is stored with it.
-type unreadableStore struct{ idem.Store }
+type unreadableStore struct{ driver.Store }
 
-func (s unreadableStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s unreadableStore) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	return rec, errors.Join(err, errDown)
 }

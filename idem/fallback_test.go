@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
@@ -19,7 +21,7 @@ type replicatedBundle struct {
 func setupReplicated(t *testing.T, policy func(*idem.Policy)) *replicatedBundle {
 	t.Helper()
 	b := &replicatedBundle{bundle: setup(t, parts{policy: policy})}
-	b.replicated = idemtest.NewReplicatedStore(func() idem.Store { return memorystore.New() })
+	b.replicated = idemtest.NewReplicatedStore(func() driver.Store { return memorystore.New() })
 	b.store = b.replicated
 	b.engine = b.another(b.locker, b.store, idem.WithObserver(b.observe))
 	return b
@@ -34,22 +36,22 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 		policy func(*idem.Policy)
 		before func(b *replicatedBundle) // what the replica still got
 	}{
-		"to an issued token": {func(p *idem.Policy) { p.Kind = idem.IssuedToken }, func(b *replicatedBundle) {
+		"to an issued token": {func(p *idem.Policy) { p.IssuedTokens = true }, func(b *replicatedBundle) {
 			if _, err := b.store.Issue(b.Context(), id, idem.DefaultTokenTTL); err != nil {
 				b.Fatal(err)
 			}
 		}},
-		"to a token that was given back": {func(p *idem.Policy) { p.Kind = idem.IssuedToken }, func(b *replicatedBundle) {
+		"to a token that was given back": {func(p *idem.Policy) { p.IssuedTokens = true }, func(b *replicatedBundle) {
 			if _, err := b.store.Issue(b.Context(), id, idem.DefaultTokenTTL); err != nil {
 				b.Fatal(err)
 			}
 			_, _ = b.doWith("k", "a", answers(429))
-			b.wantState("k", idem.StateIssued)
+			b.wantState("k", driver.StateIssued)
 		}},
 		"to no record": {nil, func(*replicatedBundle) {}},
 		"to a released attempt": {nil, func(b *replicatedBundle) {
 			_, _ = b.doWith("k", "a", answers(429))
-			b.wantState("k", idem.StateReleased)
+			b.wantState("k", driver.StateReleased)
 		}},
 		"to a pending attempt": {
 			func(p *idem.Policy) {
@@ -71,8 +73,8 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 					return b.pay(ctx)
 				})
 				b.wantPaid(res, err, 1, false)
-				if n := b.saw(idem.EventRepaired); n != 1 {
-					t.Errorf("%d events %v, want 1", n, idem.EventRepaired)
+				if n := b.saw(telemetry.EventRepaired); n != 1 {
+					t.Errorf("%d events %v, want 1", n, telemetry.EventRepaired)
 				}
 				res, err = b.do("k", "a")
 				b.wantPaid(res, err, 1, true)
@@ -85,7 +87,7 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 // TestStoreFallsBackUnderAnAttemptWithoutEffect: the key is given back all the same,
 // and what had begun is refused should it arrive late.
 func TestStoreFallsBackUnderAnAttemptWithoutEffect(t *testing.T) {
-	b := setupReplicated(t, func(p *idem.Policy) { p.Kind = idem.IssuedToken })
+	b := setupReplicated(t, func(p *idem.Policy) { p.IssuedTokens = true })
 	id := idem.NewKeyID("m1", "k")
 	if _, err := b.store.Issue(t.Context(), id, idem.DefaultTokenTTL); err != nil {
 		t.Fatal(err)
@@ -98,8 +100,8 @@ func TestStoreFallsBackUnderAnAttemptWithoutEffect(t *testing.T) {
 	if err != nil || res.Response.Status != 429 {
 		t.Errorf("Do() = %d, %v, want 429", res.Response.Status, err)
 	}
-	if got := b.wantState("k", idem.StateIssued); got.Attempt != 1 || b.saw(idem.EventRepaired) != 1 {
-		t.Errorf("attempt %d is stored after %d repairs, want the first and one", got.Attempt, b.saw(idem.EventRepaired))
+	if got := b.wantState("k", driver.StateIssued); got.Attempt != 1 || b.saw(telemetry.EventRepaired) != 1 {
+		t.Errorf("attempt %d is stored after %d repairs, want the first and one", got.Attempt, b.saw(telemetry.EventRepaired))
 	}
 	res, err = b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
@@ -116,9 +118,9 @@ func TestReleaseWithoutTrustRepairsNothing(t *testing.T) {
 		return idem.Response{Status: 429}, nil
 	})
 	b.wantRefused(err, idem.CodeOwnershipLost)
-	b.wantState("k", idem.StateNone)
-	if n := b.saw(idem.EventRepaired); n != 0 {
-		t.Errorf("%d events %v, want none", n, idem.EventRepaired)
+	b.wantState("k", driver.StateNone)
+	if n := b.saw(telemetry.EventRepaired); n != 0 {
+		t.Errorf("%d events %v, want none", n, telemetry.EventRepaired)
 	}
 }
 
@@ -143,10 +145,10 @@ func TestTrustIsAskedForWithEachTryToSettle(t *testing.T) {
 				return idem.Response{Status: 429}, nil
 			})
 			b.wantRefused(err, idem.CodeOwnershipLost)
-			b.eventually("the attempt is over", func() bool { return b.saw(idem.EventSuperseded)+b.saw(idem.EventReleased) == 1 })
-			b.wantState("k", idem.StateNone)
-			if n := b.saw(idem.EventRepaired); n != 0 {
-				t.Errorf("%d events %v, want none", n, idem.EventRepaired)
+			b.eventually("the attempt is over", func() bool { return b.saw(telemetry.EventSuperseded)+b.saw(telemetry.EventReleased) == 1 })
+			b.wantState("k", driver.StateNone)
+			if n := b.saw(telemetry.EventRepaired); n != 0 {
+				t.Errorf("%d events %v, want none", n, telemetry.EventRepaired)
 			}
 		})
 	}
@@ -158,15 +160,15 @@ func TestSuccessThatCannotBeStoredIsReported(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
 	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 		b.replicated.Failover()
-		b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
+		b.begin(id, "a", driver.Fence{Domain: "elsewhere", Token: 1})
 		return b.pay(ctx)
 	})
 	b.wantPaid(res, err, 1, false)
-	if b.saw(idem.EventUnstored) != 1 || b.saw(idem.EventSuperseded) != 0 {
-		t.Errorf("%d events %v and %d %v, want one and none", b.saw(idem.EventUnstored), idem.EventUnstored,
-			b.saw(idem.EventSuperseded), idem.EventSuperseded)
+	if b.saw(telemetry.EventUnstored) != 1 || b.saw(telemetry.EventSuperseded) != 0 {
+		t.Errorf("%d events %v and %d %v, want one and none", b.saw(telemetry.EventUnstored), telemetry.EventUnstored,
+			b.saw(telemetry.EventSuperseded), telemetry.EventSuperseded)
 	}
-	b.wantState("k", idem.StatePending)
+	b.wantState("k", driver.StatePending)
 }
 
 // TestStoreFallsBackWhileAnAttemptIsResolved: the replica that is promoted while the
@@ -180,15 +182,15 @@ func TestStoreFallsBackWhileAnAttemptIsResolved(t *testing.T) {
 		"a released attempt": func(b *replicatedBundle) { _, _ = b.doWith("k", "a", answers(429)) },
 		"a pending attempt":  func(b *replicatedBundle) { b.interrupted("k", "a") },
 		"a pending attempt of another domain": func(b *replicatedBundle) {
-			b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
+			b.begin(id, "a", driver.Fence{Domain: "elsewhere", Token: 1})
 		},
 	} {
 		for name, tt := range map[string]struct {
 			verdict func() (idem.Resolution, error)
-			want    idem.State
+			want    driver.State
 		}{
-			"applied":       {applied, idem.StateCompleted},
-			"still unknown": {func() (idem.Resolution, error) { return idem.StillUnknown(), nil }, idem.StateUnknown},
+			"applied":       {applied, driver.StateCompleted},
+			"still unknown": {func() (idem.Resolution, error) { return idem.StillUnknown(), nil }, driver.StateUnknown},
 		} {
 			t.Run("to "+to+", "+name, func(t *testing.T) {
 				var verdict func() (idem.Resolution, error)
@@ -199,7 +201,7 @@ func TestStoreFallsBackWhileAnAttemptIsResolved(t *testing.T) {
 				b.replicated.Sync()
 				foreign := to == "a pending attempt of another domain"
 				if foreign {
-					if err := b.store.RetireDomain(t.Context(), "elsewhere", idem.Decision{By: "test"}); err != nil {
+					if err := b.store.RetireDomain(t.Context(), "elsewhere", driver.Decision{By: "test"}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -213,14 +215,14 @@ func TestStoreFallsBackWhileAnAttemptIsResolved(t *testing.T) {
 				case foreign: // it proves nothing of that one
 					b.wantRefused(err, idem.CodeInProgress)
 					return
-				case tt.want == idem.StateCompleted:
+				case tt.want == driver.StateCompleted:
 					b.wantPaid(res, err, 70, true)
 				default:
 					b.wantRefused(err, idem.CodeOutcomeUnknown)
 				}
 				b.wantState("k", tt.want)
-				if n := b.saw(idem.EventRepaired); n != 1 {
-					t.Errorf("%d events %v, want 1", n, idem.EventRepaired)
+				if n := b.saw(telemetry.EventRepaired); n != 1 {
+					t.Errorf("%d events %v, want 1", n, telemetry.EventRepaired)
 				}
 			})
 		}
@@ -234,8 +236,8 @@ func TestStoreFallsBackWhileAPersonDecides(t *testing.T) {
 	settles := idemtest.NewFaultyStore(b.store)
 	settles.Before("Settle", 1, func() error { b.replicated.Failover(); return nil })
 	rec, err := b.another(b.locker, settles).Decide(t.Context(), idem.NewKeyID("m1", "k"), attempt,
-		idem.Applied(created(70)), idem.Decision{By: "ops"}, &b.policy)
-	if err != nil || rec.State != idem.StateCompleted {
+		idem.Applied(created(70)), driver.Decision{By: "ops"}, &b.policy)
+	if err != nil || rec.State != driver.StateCompleted {
 		t.Fatalf("Decide() = %v, %v, want completed", rec.State, err)
 	}
 	res, err := b.do("k", "a")
@@ -257,6 +259,6 @@ func TestReleaseThatArrivesAfterALossWritesNoRecord(t *testing.T) {
 	if err := late.Deliver(); err != nil {
 		t.Errorf("late Settle = %v", err)
 	}
-	b.wantState("k", idem.StateNone)
+	b.wantState("k", driver.StateNone)
 	b.wantRuns(0)
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // TestRoundTrips: a fresh key costs the store three and the lock service two
@@ -32,7 +34,7 @@ func TestRoundTrips(t *testing.T) {
 	want("replay", 2, 1, 1, 0, 1, 1)
 	_, _ = b.do("k", "b")
 	want("mismatch", 3, 1, 1, 0, 1, 1)
-	b.policy.Kind = idem.IssuedToken
+	b.policy.IssuedTokens = true
 	_, _ = b.do("junk", "a")
 	want("junk token", 4, 1, 1, 0, 1, 1)
 	if n := b.locks.Calls("Wait") + b.locks.Calls("Lease.Check"); n != 0 {
@@ -81,7 +83,7 @@ func TestDuplicateElsewhereWhileServicesFail(t *testing.T) {
 		"store": {patience, func(b *bundle, _ context.CancelFunc) { b.faults.FailBefore("Get", 2, nil) }, idem.CodeUnavailable},
 		"lock":  {patience, func(b *bundle, _ context.CancelFunc) { b.locks.FailBefore("Wait", 1, nil) }, idem.CodeUnavailable},
 		"none, and it waits in vain": {time.Millisecond, func(b *bundle, _ context.CancelFunc) {
-			_, err := b.locker.TryAcquire(b.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m1", "k")})
+			_, err := b.locker.TryAcquire(b.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "k")})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -94,7 +96,7 @@ func TestDuplicateElsewhereWhileServicesFail(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = tt.wait }})
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
-			b.locks.FailBefore("TryAcquire", 1, idem.ErrLocked)
+			b.locks.FailBefore("TryAcquire", 1, driver.ErrLocked)
 			tt.fail(b, leave)
 			_, err := b.engine.Do(ctx, b.operation("k", "a"), b.pay)
 			b.wantRefused(err, tt.code)
@@ -146,7 +148,7 @@ func TestIssueTokenFails(t *testing.T) {
 	}
 	_, err := b.engine.IssueToken(t.Context(), "m1", 0)
 	b.wantRefused(err, idem.CodeUnavailable)
-	if got := b.wantState("k", idem.StateNone); got != (idem.Status{}) {
+	if got := b.wantState("k", driver.StateNone); got != (idem.Status{}) {
 		t.Errorf("Status() of no key = %+v, want nothing", got)
 	}
 }
@@ -185,7 +187,7 @@ func TestStoreLostRefuses(t *testing.T) {
 	for _, method := range []string{"Get", "Begin"} {
 		t.Run(method, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
-			b.faults.FailBefore(method, 1, fmt.Errorf("wrapped: %w", idem.ErrStoreLost))
+			b.faults.FailBefore(method, 1, fmt.Errorf("wrapped: %w", driver.ErrStoreLost))
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeStoreLost)
 			b.wantRuns(0)
@@ -202,7 +204,7 @@ func TestUnansweredBegin(t *testing.T) {
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeUnavailable)
 		b.wantRuns(0)
-		b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 		res, err := b.do("k", "b") // nothing happened: another request may have the key
 		b.wantPaid(res, err, 1, false)
 		if res.Attempt != 1 {
@@ -214,9 +216,9 @@ func TestUnansweredBegin(t *testing.T) {
 		late := b.faults.DeliverLate("Begin", 1, nil)
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeUnavailable)
-		b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
-		if err := late.Deliver(); !errors.Is(err, idem.ErrStaleFence) {
-			t.Errorf("late Begin = %v, want %v", err, idem.ErrStaleFence)
+		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		if err := late.Deliver(); !errors.Is(err, driver.ErrStaleFence) {
+			t.Errorf("late Begin = %v, want %v", err, driver.ErrStaleFence)
 		}
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, false)
@@ -231,18 +233,18 @@ func TestUnansweredBegin(t *testing.T) {
 		_, err = b.do("k", "a")
 		b.wantRefused(err, idem.CodeInProgress)
 		b.faults.Heal("Abort")
-		b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, false)
 	})
 	t.Run("a token is as it was", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.IssuedTokens = true }})
 		token, _ := b.engine.IssueToken(context.Background(), "m1", time.Hour)
 		b.faults.LoseReply("Begin", 1, nil)
 		_, err := b.do(string(token.Value), "a")
 		b.wantRefused(err, idem.CodeUnavailable)
-		b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
-		b.wantState(string(token.Value), idem.StateIssued)
+		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		b.wantState(string(token.Value), driver.StateIssued)
 		res, err := b.do(string(token.Value), "a")
 		b.wantPaid(res, err, 1, false)
 	})
@@ -260,7 +262,7 @@ func TestLeaseLostDuringBeginRunsNothing(t *testing.T) {
 	b.locker.Revoke(idem.NewKeyID("m1", "k"))
 	slow.Release()
 	b.wantRefused(<-done, idem.CodeOwnershipLost)
-	b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 	b.wantRuns(0)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
@@ -314,7 +316,7 @@ func TestDuplicateOfAResponseThatIsNotKept(t *testing.T) {
 			_, err := b.do("k", "a")
 			duplicate <- err
 		}()
-		b.eventually("the duplicate waits", func() bool { return b.saw(idem.EventJoined) == 1 })
+		b.eventually("the duplicate waits", func() bool { return b.saw(telemetry.EventJoined) == 1 })
 		return idem.Response{Status: 201, Omitted: true}, nil
 	})
 	if err != nil {
@@ -329,7 +331,7 @@ func TestSettledByOthersFreesTheLock(t *testing.T) {
 	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 		rec, err := b.store.Get(ctx, idem.NewKeyID("m1", "k"))
 		if err == nil {
-			_, err = b.store.Settle(ctx, idem.NewKeyID("m1", "k"), idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: time.Hour})
+			_, err = b.store.Settle(ctx, idem.NewKeyID("m1", "k"), driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased, KeyTTL: time.Hour})
 		}
 		if err != nil {
 			t.Error(err)
@@ -363,17 +365,17 @@ func TestSaveThatFailsGoesOnBehindTheAnswer(t *testing.T) {
 	b.faults.FailBefore("Settle", idemtest.Every, nil)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	if b.saw(idem.EventSettleDelayed) != 1 {
+	if b.saw(telemetry.EventSettleDelayed) != 1 {
 		t.Error("no EventSettleDelayed")
 	}
 	_, err = b.do("k", "a")
 	b.wantRefused(err, idem.CodeInProgress)
-	_, err = b.locker.TryAcquire(context.Background(), idem.LockRequest{KeyID: idem.NewKeyID("m1", "k"), Nonce: idem.NewNonce()})
-	if !errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() = %v while saving, want %v", err, idem.ErrLocked)
+	_, err = b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "k"), Nonce: driver.NewNonce()})
+	if !errors.Is(err, driver.ErrLocked) {
+		t.Errorf("TryAcquire() = %v while saving, want %v", err, driver.ErrLocked)
 	}
 	b.faults.Heal("Settle")
-	b.eventually("it is saved", func() bool { return b.saw(idem.EventCompleted) == 1 })
+	b.eventually("it is saved", func() bool { return b.saw(telemetry.EventCompleted) == 1 })
 	b.eventually("it is replayed", func() bool {
 		res, err = b.do("k", "a")
 		return err == nil
@@ -392,7 +394,7 @@ func TestSuccessOfALostLeaseIsNotAnsweredUnsaved(t *testing.T) {
 	})
 	b.wantRefused(err, idem.CodeOwnershipLost)
 	b.faults.Heal("Settle")
-	b.eventually("it is saved", func() bool { return b.saw(idem.EventCompleted) == 1 })
+	b.eventually("it is saved", func() bool { return b.saw(telemetry.EventCompleted) == 1 })
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, true)
 }
@@ -408,7 +410,7 @@ func TestDuplicateIsNotAnsweredBeforeTheOutcomeIsStored(t *testing.T) {
 			_, err := b.do("k", "a")
 			duplicate <- err
 		}()
-		b.eventually("the duplicate waits", func() bool { return b.saw(idem.EventJoined) == 1 })
+		b.eventually("the duplicate waits", func() bool { return b.saw(telemetry.EventJoined) == 1 })
 		return b.pay(ctx)
 	})
 	b.wantPaid(res, err, 1, false)
@@ -427,7 +429,7 @@ func TestLockIsHeldUntilDoubtIsStored(t *testing.T) {
 		t.Error("the lock is free, and the outcome is not stored")
 	}
 	b.faults.Heal("Settle")
-	b.eventually("it is saved", func() bool { return b.saw(idem.EventUnknown) == 1 })
+	b.eventually("it is saved", func() bool { return b.saw(telemetry.EventUnknown) == 1 })
 }
 
 // TestErrorOfALostLease: the client is told of the loss, and the log of both.
@@ -475,17 +477,17 @@ func (b *bundle) forget(key string) {
 	ctx := context.Background()
 	id := idem.NewKeyID("m1", idem.Key(key))
 	rec, err := b.store.Get(ctx, id)
-	if err != nil || rec.State != idem.StatePending {
+	if err != nil || rec.State != driver.StatePending {
 		b.Fatalf("Get() = %v, %v", rec.State, err)
 	}
 	// Released, and its time is over.
-	got, err := b.store.Settle(ctx, id, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: 1})
+	got, err := b.store.Settle(ctx, id, driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased, KeyTTL: 1})
 	if err != nil || !got.Settled {
 		b.Fatalf("Settle() = %v, %v", got, err)
 	}
 	b.advance(time.Until(got.Record.KeyExpires))
-	if rec, err := b.store.Get(ctx, id); err != nil || rec.State != idem.StateNone {
-		b.Fatalf("Get() = %v, %v, want %v", rec.State, err, idem.StateNone)
+	if rec, err := b.store.Get(ctx, id); err != nil || rec.State != driver.StateNone {
+		b.Fatalf("Get() = %v, %v, want %v", rec.State, err, driver.StateNone)
 	}
 }
 
@@ -499,12 +501,12 @@ func TestFailOpen(t *testing.T) {
 			t.Errorf("attempt = %d, want 0", res.Attempt)
 		}
 	}
-	if n := b.saw(idem.EventFailedOpen); n != 2 {
+	if n := b.saw(telemetry.EventFailedOpen); n != 2 {
 		t.Errorf("EventFailedOpen seen %d times, want 2", n)
 	}
 	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
-		if _, err := idem.CheckOwner(ctx); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("CheckOwner() = %v, want %v", err, idem.ErrUnavailable)
+		if _, err := idem.CheckOwner(ctx); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("CheckOwner() = %v, want %v", err, driver.ErrUnavailable)
 		}
 		return idem.Response{}, nil
 	})
@@ -521,7 +523,7 @@ func TestFailOpenKnowsItsLimits(t *testing.T) {
 	}
 	t.Run("running elsewhere, lock service away", func(t *testing.T) {
 		b := setup(t, parts{policy: open})
-		b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
+		b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
 		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeUnavailable)
@@ -556,7 +558,7 @@ func TestFailOpenKnowsItsLimits(t *testing.T) {
 
 // TestObserverPanicLeavesNoLockBehind also covers a fingerprinter's.
 func TestObserverPanicLeavesNoLockBehind(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithObserver(func(context.Context, idem.Event) { panic("boom") })}})
+	b := setup(t, parts{opts: []idem.Option{idem.WithObserver(func(context.Context, telemetry.Event) { panic("boom") })}})
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
 	_, _ = b.doWith("k2", "a", answers(429))
@@ -572,10 +574,10 @@ func TestResponseThatCannotBeStoredIsOmitted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{opts: opts})
 			b.faults.FailBefore("Settle", 1, nil)
-			b.faults.FailBefore("Settle", 2, fmt.Errorf("wrapped: %w", idem.ErrResponseInvalid))
+			b.faults.FailBefore("Settle", 2, fmt.Errorf("wrapped: %w", driver.ErrResponseInvalid))
 			res, err := b.do("k", "a")
 			b.wantPaid(res, err, 1, false)
-			b.eventually("it is settled", func() bool { return b.saw(idem.EventCompleted) == 1 })
+			b.eventually("it is settled", func() bool { return b.saw(telemetry.EventCompleted) == 1 })
 			b.eventually("it is known to be completed", func() bool {
 				_, err = b.do("k", "a")
 				return idem.NewRefusal(idem.CodeInProgress, nil).Error() != fmt.Sprint(err)
@@ -596,8 +598,8 @@ func TestAbortAfterTheNextHolderGaveUp(t *testing.T) {
 	_, err = b.do("k", "a") // finds it interrupted, and has no resolver
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.faults.Heal("Abort")
-	b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
-	b.wantState("k", idem.StateReleased)
+	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+	b.wantState("k", driver.StateReleased)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
 }

@@ -2,51 +2,36 @@ package idem
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"mime"
 	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/internal/digest"
 )
 
 // FingerprintVersion is the version of the fingerprints that this build makes. Older
 // versions stay computable, so keys survive an upgrade.
 const FingerprintVersion = 1
 
-// Fingerprint tells whether two requests are the same. It is a versioned SHA-256 over the
-// operation and the canonical request. With [WithFingerprintKeys] it is an HMAC over that, its
-// Version is greater by 128, and its first 8 bytes name the key. The zero value is no fingerprint.
-type Fingerprint struct {
-	Version uint8
-	Sum     [sha256.Size]byte
-}
-
-// IsZero reports whether f is no fingerprint, because it lacks the version or the sum.
-func (f Fingerprint) IsZero() bool { return f.Version == 0 || f.Sum == [sha256.Size]byte{} }
-
-// String returns "v1:" and 64 hexadecimal digits.
-func (f Fingerprint) String() string {
-	return fmt.Sprintf("v%d:%s", f.Version, hex.EncodeToString(f.Sum[:]))
-}
-
 // Fingerprinter computes the fingerprint of a request in a version. The engine calls it
 // again with an older version if the stored record has one. It returns
 // ErrFingerprintVersion for a version that it does not know.
-type Fingerprinter func(version uint8) (Fingerprint, error)
+type Fingerprinter func(version uint8) (driver.Fingerprint, error)
 
 // NewFingerprint hashes a transport-qualified operation ("http POST /v1/pay") and the
 // canonical parts of a request, each with its length.
-func NewFingerprint(version uint8, operation string, parts ...string) (Fingerprint, error) {
+func NewFingerprint(version uint8, operation string, parts ...string) (driver.Fingerprint, error) {
 	if version != 1 {
-		return Fingerprint{}, fmt.Errorf("%w: %d", ErrFingerprintVersion, version)
+		return driver.Fingerprint{}, fmt.Errorf("%w: %d", ErrFingerprintVersion, version)
 	}
-	return Fingerprint{Version: 1, Sum: digest("idemkeeper fingerprint 1\x00"+operation, parts...)}, nil
+	return driver.Fingerprint{Version: 1, Sum: digest.Of("idemkeeper fingerprint 1\x00"+operation, parts...)}, nil
 }
 
 // FingerprintOf is for callers of [Engine.Do]. It makes the fingerprint of an operation
 // ("settle invoice") and of the canonical parts that tell two requests with one key apart.
 func FingerprintOf(operation string, parts ...string) Fingerprinter {
-	return func(version uint8) (Fingerprint, error) {
+	return func(version uint8) (driver.Fingerprint, error) {
 		return NewFingerprint(version, "direct "+operation, parts...)
 	}
 }
@@ -96,14 +81,14 @@ type RequestParts struct {
 //
 // The error is a [*Refusal] with CodeBodyInvalid if a JSON body is malformed, or it wraps
 // ErrFingerprintVersion. An empty body of any media type is accepted.
-func RequestFingerprint(version uint8, r RequestParts) (Fingerprint, error) {
+func RequestFingerprint(version uint8, r RequestParts) (driver.Fingerprint, error) {
 	encoding := strings.ToLower(strings.TrimSpace(r.ContentEncoding))
 	if encoding == "identity" {
 		encoding = ""
 	}
 	media, body, err := canonicalBody(r.ContentType, encoding, r.Body)
 	if err != nil {
-		return Fingerprint{}, refuse(CodeBodyInvalid, err)
+		return driver.Fingerprint{}, refuse(CodeBodyInvalid, err)
 	}
 	return NewFingerprint(version, r.Operation, canonicalPairs(r.Query), media, encoding, canonicalHeader(r.Header), string(body))
 }

@@ -3,10 +3,13 @@ package idem
 import (
 	"bytes"
 	"io"
+	"maps"
 	"mime/multipart"
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem/internal/digest"
 )
 
 // maxPairs is the largest number of pairs that [canonicalPairs] sorts. net/url refuses to
@@ -72,30 +75,19 @@ func canonicalMultipart(body []byte, boundary string) (form []byte, ok bool) {
 		if err != nil {
 			return nil, false
 		}
-		form = appendParts(form, canonicalHeader(part.Header), string(content))
+		form = digest.AppendParts(form, canonicalHeader(part.Header), string(content))
 	}
-}
-
-// sortedNames returns the names of headers in ascending order. With slices.Sorted(maps.Keys)
-// BenchmarkResponseBinary/append makes 8 allocations in place of one.
-func sortedNames(header map[string][]string) []string {
-	names := make([]string, 0, len(header))
-	for name := range header {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // canonicalHeader writes headers sorted by name, with all lines of each. A header without lines
 // counts as one that is not there. It returns "" if there are no headers.
 func canonicalHeader(header map[string][]string) string {
 	var b []byte
-	for _, name := range sortedNames(header) {
+	for _, name := range slices.Sorted(maps.Keys(header)) {
 		if len(header[name]) == 0 {
 			continue
 		}
-		b = appendParts(b, name, string(appendParts(nil, header[name]...)))
+		b = digest.AppendParts(b, name, string(digest.AppendParts(nil, header[name]...)))
 	}
 	return string(b)
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // A plain fingerprint gives a request away that can be guessed. Whoever reads the store and knows
@@ -71,19 +73,19 @@ func (k FingerprintKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.St
 func (k FingerprintKey) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 // of returns the keyed form of a plain fingerprint.
-func (k *FingerprintKey) of(plain Fingerprint) Fingerprint {
+func (k *FingerprintKey) of(plain driver.Fingerprint) driver.Fingerprint {
 	if !k.set {
 		return plain
 	}
 	sum := mac(k.secret[:], []byte("fingerprint"), []byte{plain.Version}, plain.Sum[:])
-	f := Fingerprint{Version: plain.Version | keyed}
+	f := driver.Fingerprint{Version: plain.Version | keyed}
 	copy(f.Sum[:], k.tag[:])
 	copy(f.Sum[tagSize:], sum[:])
 	return f
 }
 
-// tag names the key of a fingerprint. It is zero for a plain one.
-func (f *Fingerprint) tag() (tag [tagSize]byte) {
+// tagOf names the key of a fingerprint. It is zero for a plain one.
+func tagOf(f driver.Fingerprint) (tag [tagSize]byte) {
 	if f.Version&keyed != 0 {
 		copy(tag[:], f.Sum[:])
 	}
@@ -94,7 +96,7 @@ func (f *Fingerprint) tag() (tag [tagSize]byte) {
 type fingerprintKeys []FingerprintKey
 
 // current returns the form in which a plain fingerprint is stored.
-func (ks fingerprintKeys) current(plain Fingerprint) Fingerprint {
+func (ks fingerprintKeys) current(plain driver.Fingerprint) driver.Fingerprint {
 	if len(ks) == 0 {
 		return plain
 	}
@@ -102,16 +104,16 @@ func (ks fingerprintKeys) current(plain Fingerprint) Fingerprint {
 }
 
 // ofStored returns the key that made a stored fingerprint. The error says that it is not here.
-func (ks fingerprintKeys) ofStored(stored Fingerprint) (*FingerprintKey, error) {
+func (ks fingerprintKeys) ofStored(stored driver.Fingerprint) (*FingerprintKey, error) {
 	if stored.Version&keyed == 0 {
 		return &FingerprintKey{}, nil
 	}
 	for i := range ks {
-		if ks[i].set && ks[i].tag == stored.tag() {
+		if ks[i].set && ks[i].tag == tagOf(stored) {
 			return &ks[i], nil
 		}
 	}
-	return nil, fmt.Errorf("%w: tag %x", errFingerprintKey, stored.tag())
+	return nil, fmt.Errorf("%w: tag %x", errFingerprintKey, tagOf(stored))
 }
 
 var errFingerprintKey = errors.New("idem: the record has a fingerprint by a key that this engine does not have, see WithFingerprintKeys")

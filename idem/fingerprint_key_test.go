@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -25,9 +26,9 @@ func fingerprintKey(t testing.TB, fill byte) idem.FingerprintKey {
 type keyedFleet struct {
 	testing.TB
 
-	lock   idem.Locker
-	store  idem.Store
-	joined idem.JoinedStore // nil outside of joined mode
+	lock   driver.Locker
+	store  driver.Store
+	joined driver.JoinedStore // nil outside of joined mode
 	runs   int
 }
 
@@ -59,7 +60,7 @@ func (f *keyedFleet) pay(amount string, policy idem.Policy, opts ...idem.Option)
 		})
 }
 
-func (f *keyedFleet) stored() idem.Fingerprint {
+func (f *keyedFleet) stored() driver.Fingerprint {
 	f.Helper()
 	rec, err := f.store.Get(context.Background(), idem.NewKeyID("", "k1"))
 	if err != nil {

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-func fingerprintOf(t *testing.T, r RequestParts) Fingerprint {
+func fingerprintOf(t *testing.T, r RequestParts) driver.Fingerprint {
 	t.Helper()
 	f, err := RequestFingerprint(1, r)
 	if err != nil || f.Version != 1 || f.IsZero() {

@@ -6,12 +6,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // firsts has what goes on with each key in this process.
 type firsts struct {
 	mu    sync.Mutex
-	byKey map[KeyID]place
+	byKey map[driver.KeyID]place
 }
 
 // place is a key in use. A first request ends with the record changed. Whoever was reading the
@@ -24,7 +27,7 @@ type place struct {
 }
 
 // set changes the place of a key. A place that nobody uses is forgotten. The caller holds mu.
-func (f *firsts) set(id KeyID, p place) {
+func (f *firsts) set(id driver.KeyID, p place) {
 	if p.first == nil && p.readers == 0 {
 		delete(f.byKey, id)
 		return
@@ -56,7 +59,7 @@ type first struct {
 
 // differs reports whether r is another request than the first one.
 func (f *first) differs(r *request) bool {
-	return f.request.Policy.Kind != r.Policy.Kind || f.request.fingerprint != r.fingerprint
+	return f.request.Policy.kind() != r.Policy.kind() || f.request.fingerprint != r.fingerprint
 }
 
 // waitForFirst is step 2. It returns neither a result nor an error if there is no request to
@@ -72,7 +75,7 @@ func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) 
 		case f == nil:
 			return nil, nil
 		case differs:
-			return e.judge(r, &Record{State: StatePending, Kind: f.request.Policy.Kind, Fingerprint: f.request.fingerprint})
+			return e.judge(r, &driver.Record{State: driver.StatePending, Kind: f.request.Policy.kind(), Fingerprint: f.request.fingerprint})
 		}
 		left := time.Until(r.giveUp)
 		if left <= 0 {
@@ -82,8 +85,8 @@ func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) 
 		if err := e.waiters.enter(r); err != nil {
 			return nil, err
 		}
-		e.observe(ctx, r, Event{Type: EventJoined})
-		err := e.inStep(ctx, StepWait, r, 0, func(ctx context.Context) error { return f.wait(ctx, e.work.closing, left) })
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventJoined})
+		err := e.inStep(ctx, telemetry.StepWait, r, 0, func(ctx context.Context) error { return f.wait(ctx, e.work.closing, left) })
 		e.waiters.leave(r)
 		switch {
 		case err == nil && f.result != nil:

@@ -6,16 +6,17 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // oldNews keeps the first answer of Get back, so that it is out of date when it arrives.
 type oldNews struct {
-	idem.Store
+	driver.Store
 	calls        atomic.Int64
 	read, answer chan struct{}
 }
 
-func (s *oldNews) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *oldNews) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	if s.calls.Add(1) == 1 {
 		close(s.read)

@@ -3,6 +3,8 @@ package idem
 import (
 	"fmt"
 	"runtime/debug"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // A store and a lock are code of others, and so are the hooks of their clients. A panic there must not
@@ -17,7 +19,7 @@ func recovered(call string, err *error) {
 }
 
 func panicked(call string, p any) error {
-	return fmt.Errorf("idem: %w: %s panicked: %v\n%s", ErrUnavailable, call, p, debug.Stack())
+	return fmt.Errorf("idem: %w: %s panicked: %v\n%s", driver.ErrUnavailable, call, p, debug.Stack())
 }
 
 // guarded calls fn, and returns its panic as an error.

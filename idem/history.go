@@ -7,22 +7,10 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
-
-// HistoryLocker is a [Locker] whose service can come back with older data, as a ZooKeeper does
-// that was restored from a backup. Its fences would start again below those in the records, in
-// the same domain. The engine compares the fence of each lease with the highest one that is
-// known, and tells the locker of a fence that is missing in the service.
-type HistoryLocker interface {
-	Locker
-
-	// RenewDomain reports whether leases have another domain than seen.Domain from now on. A
-	// lease had the fence seen before the call. If the service has a write of the locker from
-	// during the call in front of that fence, it has lost its latest data, and RenewDomain gives
-	// it another domain. All clients of the service learn it. Concurrent calls agree on one.
-	// The error wraps ErrUnavailable, unless the locker may not change the domain.
-	RenewDomain(ctx context.Context, seen Fence) (renewed bool, err error)
-}
 
 // noteEvery is the pause between two notes of the highest fence in the store. If the lock service
 // loses less than that, the records themselves tell of it.
@@ -31,7 +19,7 @@ const noteEvery = time.Second
 // history has the highest known fence of each lock domain in use. A locker has one domain, unless
 // it spreads its keys over several services.
 type history struct {
-	locker HistoryLocker // nil if the lock service cannot come back with older data
+	locker driver.HistoryLocker // nil if the lock service cannot come back with older data
 
 	mu     sync.Mutex
 	known  map[string]domainFences
@@ -45,22 +33,22 @@ type domainFences struct {
 	noted   uint64 // in the store
 }
 
-func (h *history) init(l Locker) {
-	h.locker, _ = l.(HistoryLocker)
+func (h *history) init(l driver.Locker) {
+	h.locker, _ = l.(driver.HistoryLocker)
 	h.known, h.over = make(map[string]domainFences), make(map[string]bool)
 }
 
 // highest is the highest known fence of each domain.
-func (h *history) highest() (fences []Fence) {
+func (h *history) highest() (fences []driver.Fence) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for domain, d := range h.known {
-		fences = append(fences, Fence{domain, d.highest})
+		fences = append(fences, driver.Fence{Domain: domain, Token: d.highest})
 	}
 	return fences
 }
 
-func (h *history) saw(f Fence) {
+func (h *history) saw(f driver.Fence) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.known[f.Domain]
@@ -78,10 +66,10 @@ func (h *history) leaves(domain string) (first bool) {
 }
 
 // unnoted returns the fences that the store does not have.
-func (h *history) unnoted() (fences []Fence) {
+func (h *history) unnoted() (fences []driver.Fence) {
 	for domain, d := range h.known {
 		if d.highest > d.noted {
-			fences = append(fences, Fence{domain, d.highest})
+			fences = append(fences, driver.Fence{Domain: domain, Token: d.highest})
 		}
 	}
 	return fences
@@ -93,9 +81,9 @@ func (h *history) unnoted() (fences []Fence) {
 //
 // It does not matter that the lock service has lost data, but that fences go back. If other
 // writes have moved it past the highest fence, its fences are as good as before.
-func (e *Engine) inHistory(ctx context.Context, r *request, lease Lease, known []Fence) (bool, error) {
+func (e *Engine) inHistory(ctx context.Context, r *request, lease driver.Lease, known []driver.Fence) (bool, error) {
 	f := lease.Fence()
-	seen, first := Fence{Domain: f.Domain}, true
+	seen, first := driver.Fence{Domain: f.Domain}, true
 	for _, k := range known {
 		if k.Domain == f.Domain {
 			seen, first = k, false
@@ -127,12 +115,12 @@ func (e *Engine) inHistory(ctx context.Context, r *request, lease Lease, known [
 const overDomain = math.MaxInt64
 
 // notedFence is the highest fence of a domain that the store knows.
-func (e *Engine) notedFence(ctx context.Context, domain string) (Fence, error) {
+func (e *Engine) notedFence(ctx context.Context, domain string) (driver.Fence, error) {
 	if retired, err := e.callDomainRetired(ctx, domain); err != nil || retired {
-		return Fence{domain, overDomain}, err
+		return driver.Fence{Domain: domain, Token: overDomain}, err
 	}
 	token, err := e.callHighestFence(ctx, domain)
-	return Fence{domain, token}, err
+	return driver.Fence{Domain: domain, Token: token}, err
 }
 
 func (e *Engine) callHighestFence(ctx context.Context, domain string) (token uint64, err error) {
@@ -142,7 +130,7 @@ func (e *Engine) callHighestFence(ctx context.Context, domain string) (token uin
 	return e.store.HighestFence(call, domain)
 }
 
-func (e *Engine) callNoteFence(ctx context.Context, f Fence) (err error) {
+func (e *Engine) callNoteFence(ctx context.Context, f driver.Fence) (err error) {
 	defer recovered("NoteFence", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
@@ -196,7 +184,7 @@ func (e *Engine) keepNoting(ctx context.Context) {
 }
 
 // renewDomain asks the locker for another domain if its service has lost a fence that was seen.
-func (e *Engine) renewDomain(ctx context.Context, r *request, seen Fence) (renewed bool, err error) {
+func (e *Engine) renewDomain(ctx context.Context, r *request, seen driver.Fence) (renewed bool, err error) {
 	if e.history.locker == nil {
 		return false, nil
 	}
@@ -205,14 +193,14 @@ func (e *Engine) renewDomain(ctx context.Context, r *request, seen Fence) (renew
 	defer cancel()
 	renewed, err = e.history.locker.RenewDomain(call, seen)
 	if renewed && e.history.leaves(seen.Domain) {
-		e.observe(ctx, r, Event{Type: EventDomainRenewed, Err: fmt.Errorf("idem: the lock domain %s is over, because the lock service lacks its fence %d, or is another one; its records stay in progress until it is retired", seen.Domain, seen.Token)})
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventDomainRenewed, Err: fmt.Errorf("idem: the lock domain %s is over, because the lock service lacks its fence %d, or is another one; its records stay in progress until it is retired", seen.Domain, seen.Token)})
 	}
 	return renewed, err
 }
 
 // lostFence reports whether the lock service has lost the fence that makes that of the lease
 // stale. The next lease has another domain then.
-func (e *Engine) lostFence(ctx context.Context, r *request, lease Lease) bool {
+func (e *Engine) lostFence(ctx context.Context, r *request, lease driver.Lease) bool {
 	if e.history.locker == nil || e.read(ctx, r) != nil || !lease.Fence().Before(r.record.Attempt.Fence) {
 		return false
 	}

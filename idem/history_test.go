@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
 
@@ -25,7 +27,7 @@ type restorable struct {
 	err    error // of RenewDomain
 }
 
-func (l *restorable) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+func (l *restorable) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	lease, err := l.Locker.TryAcquire(ctx, req)
 	if err != nil {
 		return nil, err
@@ -33,10 +35,10 @@ func (l *restorable) TryAcquire(ctx context.Context, req idem.LockRequest) (idem
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
-	return &restorableLease{lease, idem.Fence{Domain: fmt.Sprint("domain ", l.domain), Token: l.last}}, nil
+	return &restorableLease{lease, driver.Fence{Domain: fmt.Sprint("domain ", l.domain), Token: l.last}}, nil
 }
 
-func (l *restorable) RenewDomain(_ context.Context, seen idem.Fence) (bool, error) {
+func (l *restorable) RenewDomain(_ context.Context, seen driver.Fence) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked++
@@ -60,17 +62,17 @@ func (l *restorable) calls() int {
 }
 
 type restorableLease struct {
-	idem.Lease
-	fence idem.Fence
+	driver.Lease
+	fence driver.Fence
 }
 
-func (l *restorableLease) Fence() idem.Fence { return l.fence }
+func (l *restorableLease) Fence() driver.Fence { return l.fence }
 
 // restored is an engine on a lock service whose data goes back in each test.
-func restored(t *testing.T) (*bundle, *restorable, func(idem.Store) *idem.Engine) {
+func restored(t *testing.T) (*bundle, *restorable, func(driver.Store) *idem.Engine) {
 	b := setup(t, parts{})
 	l := &restorable{Locker: memorylock.New()}
-	engine := func(s idem.Store) *idem.Engine { return b.another(l, s, idem.WithObserver(b.observe)) }
+	engine := func(s driver.Store) *idem.Engine { return b.another(l, s, idem.WithObserver(b.observe)) }
 	b.engine = engine(b.faults)
 	return b, l, engine
 }
@@ -100,16 +102,16 @@ func TestAStaleFenceThatTheServiceLacksRenewsTheDomain(t *testing.T) {
 				if _, err := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "k"), &b.policy); !errors.Is(err, idem.ErrForeignDomain) {
 					t.Errorf("Resolve() = %v, want ErrForeignDomain", err)
 				}
-				if err := b.store.RetireDomain(t.Context(), "domain 0", idem.Decision{By: "me"}); err != nil {
+				if err := b.store.RetireDomain(t.Context(), "domain 0", driver.Decision{By: "me"}); err != nil {
 					t.Fatal(err)
 				}
-				rec, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "me"}, &b.policy)
-				if err != nil || rec.State != idem.StateReleased {
+				rec, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), driver.Attempt{}, idem.NotApplied(), driver.Decision{By: "me"}, &b.policy)
+				if err != nil || rec.State != driver.StateReleased {
 					t.Errorf("Decide() after the domain was retired = %v, %v, want released", rec.State, err)
 				}
 			}
-			if got := b.saw(idem.EventDomainRenewed); got != 1 {
-				t.Errorf("%d events %v, want 1", got, idem.EventDomainRenewed)
+			if got := b.saw(telemetry.EventDomainRenewed); got != 1 {
+				t.Errorf("%d events %v, want 1", got, telemetry.EventDomainRenewed)
 			}
 		})
 	}
@@ -125,7 +127,7 @@ func TestTheFirstLeaseIsComparedWithTheNotedFence(t *testing.T) {
 		synctest.Wait() // for the note in the background
 		l.restore(10)
 		b.engine = engine(b.faults)
-		var fence idem.Fence
+		var fence driver.Fence
 		if _, err := b.doWith("after", "a", func(ctx context.Context) (idem.Response, error) {
 			x, _ := idem.FromContext(ctx)
 			fence = x.Fence
@@ -164,7 +166,7 @@ func TestNothingRunsUnderFencesThatGoBack(t *testing.T) {
 	res, err := b.do("before", "a")
 	b.wantPaid(res, err, 1, false)
 	l.restore(10)
-	l.err = fmt.Errorf("%w: not permitted", idem.ErrUnavailable)
+	l.err = fmt.Errorf("%w: not permitted", driver.ErrUnavailable)
 	_, err = b.do("after", "a")
 	b.wantRefused(err, idem.CodeUnavailable)
 	if n := b.runs.Load(); n != 1 {
@@ -179,7 +181,7 @@ func TestNothingRunsUnderFencesThatGoBack(t *testing.T) {
 // gets another domain before anything runs.
 func TestARetiredDomainIsNotUsedAgain(t *testing.T) {
 	b, l, _ := restored(t)
-	if err := b.store.RetireDomain(t.Context(), "domain 0", idem.Decision{By: "me"}); err != nil {
+	if err := b.store.RetireDomain(t.Context(), "domain 0", driver.Decision{By: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {

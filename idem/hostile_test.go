@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
@@ -61,7 +62,7 @@ func TestHostileBodiesAreCheapToCompare(t *testing.T) {
 // A token cannot be guessed, and a guess leaves nothing. The store looks for a hash of it, so the
 // time of an answer does not tell how much of a guess is right.
 func TestTokensCannotBeGuessed(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.IssuedTokens = true }})
 	seen := map[idem.Key]bool{}
 	for range 1000 {
 		token, err := b.engine.IssueToken(t.Context(), "m", time.Hour)
@@ -91,7 +92,7 @@ func TestTokensCannotBeGuessed(t *testing.T) {
 			if n := b.faults.Calls("Get") - reads; n != 1 {
 				t.Errorf("the guess %q cost %d reads of the store, want 1", near, n)
 			}
-			if rec, err := b.store.Get(t.Context(), idem.NewKeyID("m", near)); rec.State != idem.StateNone || err != nil {
+			if rec, err := b.store.Get(t.Context(), idem.NewKeyID("m", near)); rec.State != driver.StateNone || err != nil {
 				t.Errorf("the guess %q left %v, %v", near, rec.State, err)
 			}
 		}

@@ -4,81 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // This file is what operators ask about a key. The protocol uses none of it. An answer may be
 // over by the time somebody reads it, so nothing is ever decided on it.
 
-// Holder is the owner of a lock, as the lock service knows it. The zero value is an owner
-// without a name, such as a joined transaction.
-type Holder struct {
-	Host  string // of the process; "" if it is not known
-	PID   int    // process ID on Host; 0 if it is not known
-	Nonce Nonce  // of the [LockRequest]; zero if it is not known
-}
-
-// String names the process, for operators. It is "" for an owner without a name.
-func (h Holder) String() string {
-	if h.Host == "" {
-		return ""
-	}
-	return h.Host + " (process " + strconv.Itoa(h.PID) + ")"
-}
-
-// LockInspector is a [Locker] that tells operators about its locks. It is safe for concurrent
-// use. The answers are hints.
-type LockInspector interface {
-	// HeldBy returns the owner of a lock, and false if the lock is free. The lock of a dead
-	// process counts as held until the lock service frees it. The error wraps ErrUnavailable.
-	HeldBy(ctx context.Context, id KeyID) (Holder, bool, error)
-
-	// DomainOf returns the lock domain that a lease of the key would have now. It is "" if no
-	// lock has given that domain a name yet. The error wraps ErrUnavailable.
-	DomainOf(ctx context.Context, id KeyID) (string, error)
-}
-
-// Decided is a decision of a person about an attempt.
-type Decided struct {
-	At      time.Time // by the clock of the store
-	Attempt uint32    // its number
-	State   State     // what the attempt became
-	Decision
-}
-
 // Store returns the store that the engine was made with, for a sweeper or a console. Do not change
 // records through it while the engine is in use.
-func (e *Engine) Store() Store { return e.store }
-
-// StoreInspector is a [Store] that tells operators more than the protocol needs. It is safe for
-// concurrent use.
-type StoreInspector interface {
-	// Clock returns the time of the store, which is that of its records. The error wraps
-	// ErrUnavailable.
-	Clock(ctx context.Context) (time.Time, error)
-
-	// Decisions lists the decisions of people about a key, newest first. They outlive the
-	// record. Decisions of the resolver, the engine, a marker and the sweeper are not kept. The
-	// error wraps ErrUnavailable.
-	Decisions(ctx context.Context, id KeyID) ([]Decided, error)
-
-	// EachKey calls f with the ID of every record, in no particular order, until f returns
-	// false. It reads the whole store in small steps, and may take minutes. It may miss a
-	// record that begins meanwhile, and may name one twice. The error wraps ErrUnavailable, or
-	// is that of ctx.
-	EachKey(ctx context.Context, f func(KeyID) bool) error
-}
+func (e *Engine) Store() driver.Store { return e.store }
 
 // errNotInspectable says that a locker or a store tells operators nothing.
 var errNotInspectable = fmt.Errorf("idem: it tells operators nothing: %w", errors.ErrUnsupported)
 
 // HeldBy returns the owner of a key's lock, for operators, and false if the lock is free. The
-// error wraps [ErrUnavailable], or [errors.ErrUnsupported] if the locker is no [LockInspector].
-func (e *Engine) HeldBy(ctx context.Context, id KeyID) (Holder, bool, error) {
-	in, ok := e.locker.(LockInspector)
+// error wraps [driver.ErrUnavailable], or [errors.ErrUnsupported] if the locker is no [driver.LockInspector].
+func (e *Engine) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
+	in, ok := e.locker.(driver.LockInspector)
 	if !ok {
-		return Holder{}, false, errNotInspectable
+		return driver.Holder{}, false, errNotInspectable
 	}
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
 	defer cancel()
@@ -87,8 +32,8 @@ func (e *Engine) HeldBy(ctx context.Context, id KeyID) (Holder, bool, error) {
 
 // DomainOf returns the lock domain that a lease of the key would have now, for operators. The
 // error is as for [Engine.HeldBy].
-func (e *Engine) DomainOf(ctx context.Context, id KeyID) (string, error) {
-	in, ok := e.locker.(LockInspector)
+func (e *Engine) DomainOf(ctx context.Context, id driver.KeyID) (string, error) {
+	in, ok := e.locker.(driver.LockInspector)
 	if !ok {
 		return "", errNotInspectable
 	}
@@ -98,16 +43,18 @@ func (e *Engine) DomainOf(ctx context.Context, id KeyID) (string, error) {
 }
 
 // PingLock returns nil if the lock service would give out a lock. The error wraps
-// [ErrUnavailable].
+// [driver.ErrUnavailable].
 func (e *Engine) PingLock(ctx context.Context) error { return e.locker.Ping(ctx) }
 
-var _ LockInspector = joinedLocker{}
+var _ driver.LockInspector = joinedLocker{}
 
-// HeldBy implements [LockInspector]. A transaction has no name.
-func (l joinedLocker) HeldBy(ctx context.Context, id KeyID) (Holder, bool, error) {
+// HeldBy implements [driver.LockInspector]. A transaction has no name.
+func (l joinedLocker) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
 	held, err := l.store.Held(ctx, id)
-	return Holder{}, held, err
+	return driver.Holder{}, held, err
 }
 
-// DomainOf implements [LockInspector].
-func (joinedLocker) DomainOf(context.Context, KeyID) (string, error) { return JoinedDomain, nil }
+// DomainOf implements [driver.LockInspector].
+func (joinedLocker) DomainOf(context.Context, driver.KeyID) (string, error) {
+	return driver.JoinedDomain, nil
+}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 const (
@@ -29,7 +31,7 @@ type refusedBegin struct {
 }
 
 // refuses returns the error of the last try if a Begin of the key would be refused now.
-func (i *intake) refuses(id KeyID) error {
+func (i *intake) refuses(id driver.KeyID) error {
 	part := &i.closed[int(id[0])%intakeParts]
 	last := part.Load()
 	if last == nil {
@@ -42,10 +44,10 @@ func (i *intake) refuses(id KeyID) error {
 }
 
 // note records the answer to a Begin.
-func (i *intake) note(id KeyID, err error) {
+func (i *intake) note(id driver.KeyID, err error) {
 	part := &i.closed[int(id[0])%intakeParts]
 	switch {
-	case errors.Is(err, ErrNoWrites):
+	case errors.Is(err, driver.ErrNoWrites):
 		part.Store(&refusedBegin{err, time.Now().Add(intakePause)})
 	case err == nil && part.Load() != nil:
 		part.Store(nil)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // This file is the protocol of joined mode. The record is a row in the database of the
@@ -35,8 +38,8 @@ import (
 // The engine has no lock and no fence. The transaction takes the place of both. Policies,
 // refusals and adapters are those of [New], with three differences. Policy.FailOpen has no
 // effect, because there is no transaction without the database. A success without the
-// transaction is recorded as unknown, and the event [EventMisused] tells of it. [DownstreamKey] needs Policy.CallsOtherSystems.
-func NewJoined(store JoinedStore, opts ...Option) (*Engine, error) {
+// transaction is recorded as unknown, and the event [telemetry.EventMisused] tells of it. [DownstreamKey] needs Policy.CallsOtherSystems.
+func NewJoined(store driver.JoinedStore, opts ...Option) (*Engine, error) {
 	if store == nil {
 		return nil, errors.New("idem: NewJoined needs a store")
 	}
@@ -77,13 +80,13 @@ func (e *Engine) inTransaction(ctx context.Context, r *request, h Handler) (*Res
 		return nil, err
 	}
 	// Step 5: open the transaction and take the key in it.
-	var tx JoinedTx
+	var tx driver.JoinedTx
 	var res *Result
-	err := e.inStep(detached, StepBegin, r, 0, func(ctx context.Context) (err error) {
+	err := e.inStep(detached, telemetry.StepBegin, r, 0, func(ctx context.Context) (err error) {
 		tx, res, err = e.beginJoined(ctx, r)
 		return err
 	})
-	if errors.Is(err, ErrLocked) {
+	if errors.Is(err, driver.ErrLocked) {
 		return e.locked(ctx, r)
 	}
 	if tx == nil {
@@ -100,18 +103,18 @@ func (e *Engine) inTransaction(ctx context.Context, r *request, h Handler) (*Res
 	// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run
 	// again, because nothing of the transaction remains.
 	run.retry = r.retries > 0
-	_ = e.inStep(detached, StepSettle, r, 0, func(ctx context.Context) error {
+	_ = e.inStep(detached, telemetry.StepSettle, r, 0, func(ctx context.Context) error {
 		res, err = e.concludeJoined(ctx, run)
 		if _, refused := asRefused(err); !refused { // an error of the handler is none of this step
 			return nil
 		}
 		return err
 	})
-	if !run.retry || !errors.Is(err, ErrConflict) {
+	if !run.retry || !errors.Is(err, driver.ErrConflict) {
 		return res, err
 	}
 	r.retries--
-	e.observe(ctx, r, Event{Type: EventConflict, Attempt: run.settlement.Attempt, Err: err})
+	e.observe(ctx, r, telemetry.Event{Type: telemetry.EventConflict, Attempt: run.settlement.Attempt, Err: err})
 	return nil, errAgain
 }
 
@@ -140,9 +143,9 @@ func (e *Engine) bind(ctx context.Context, r *request) error {
 // beginJoined is step 5. It opens a transaction for an attempt, which then is r.record.Attempt,
 // or it returns a stored outcome or a refusal. The error is ErrLocked if another transaction
 // holds the key.
-func (e *Engine) beginJoined(ctx context.Context, r *request) (tx JoinedTx, res *Result, err error) {
-	r.nonce = NewNonce()
-	req := JoinedRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Nonce: r.nonce, Fingerprint: r.fingerprint,
+func (e *Engine) beginJoined(ctx context.Context, r *request) (tx driver.JoinedTx, res *Result, err error) {
+	r.nonce = driver.NewNonce()
+	req := driver.JoinedRequest{Kind: r.Policy.kind(), Route: r.Policy.Name, Nonce: r.nonce, Fingerprint: r.fingerprint,
 		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, HandlerTimeout: r.Policy.HandlerTimeout}
 	// A second round follows after a committed attempt in doubt, as in begin.
 	for range beginRounds {
@@ -150,16 +153,16 @@ func (e *Engine) beginJoined(ctx context.Context, r *request) (tx JoinedTx, res 
 		switch {
 		case err != nil:
 			if unreadable(err) {
-				e.observe(ctx, r, Event{Type: EventUnreadable, Err: err})
+				e.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnreadable, Err: err})
 			}
 			return nil, nil, storeRefusal(err)
 		case begin.Held:
-			return nil, nil, ErrLocked
+			return nil, nil, driver.ErrLocked
 		case begin.Tx != nil:
 			if r.first != nil {
 				r.first.begun.Store(true)
 			}
-			e.observe(ctx, r, Event{Type: EventBegun, Attempt: r.record.Attempt, State: StatePending})
+			e.observe(ctx, r, telemetry.Event{Type: telemetry.EventBegun, Attempt: r.record.Attempt, State: driver.StatePending})
 			return begin.Tx, nil, nil
 		}
 		// A committed pending record is in doubt. Its handler has ended the transaction by
@@ -177,12 +180,12 @@ func (e *Engine) beginJoined(ctx context.Context, r *request) (tx JoinedTx, res 
 	return nil, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing"))
 }
 
-func (e *Engine) callBind(ctx context.Context, r *request) (bound Fingerprint, err error) {
+func (e *Engine) callBind(ctx context.Context, r *request) (bound driver.Fingerprint, err error) {
 	defer recovered("Bind", &err)
 	return e.joined.Bind(ctx, r.id, r.fingerprint, r.Policy.KeyTTL)
 }
 
-func (e *Engine) callBeginJoined(ctx context.Context, r *request, req JoinedRequest) (begin JoinedBegin, err error) {
+func (e *Engine) callBeginJoined(ctx context.Context, r *request, req driver.JoinedRequest) (begin driver.JoinedBegin, err error) {
 	defer recovered("BeginJoined", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
 	defer cancel()
@@ -196,10 +199,10 @@ func (e *Engine) callBeginJoined(ctx context.Context, r *request, req JoinedRequ
 }
 
 // executeJoined is step 6: it runs the handler with the transaction in its context.
-func (e *Engine) executeJoined(ctx context.Context, r *request, tx JoinedTx, h Handler) *run {
-	run := &run{request: r, tx: tx, settlement: Settlement{Attempt: r.record.Attempt}, started: time.Now()}
+func (e *Engine) executeJoined(ctx context.Context, r *request, tx driver.JoinedTx, h Handler) *run {
+	run := &run{request: r, tx: tx, settlement: driver.Settlement{Attempt: r.record.Attempt}, started: time.Now()}
 	r.telemetry.attempt = r.record.Attempt.Number
-	inner, step := e.startStep(ctx, StepHandler, r)
+	inner, step := e.startStep(ctx, telemetry.StepHandler, r)
 	run.span = step.span()
 	x := e.newExecution(inner, r, nil, r.record.Attempt, r.Policy.HandlerTimeout)
 	x.joined, run.execution = tx, x
@@ -244,17 +247,17 @@ func (e *Engine) commit(ctx context.Context, run *run) (*Result, error) {
 		_ = e.callRollback(ctx, run)
 		return e.escaped(ctx, run, ErrNotTaken)
 	}
-	run.decide(outcomeCompleted, &run.response)
+	run.decide(outcomeCompleted, (*driver.Response)(&run.response))
 	err := e.callCommit(ctx, run)
 	switch {
 	case err == nil:
 		return e.committed(ctx, run)
-	case errors.Is(err, ErrEscaped):
+	case errors.Is(err, driver.ErrEscaped):
 		return e.escaped(ctx, run, err)
-	case errors.Is(err, ErrSwallowed):
+	case errors.Is(err, driver.ErrSwallowed):
 		return e.misused(ctx, run, err)
-	case errors.Is(err, ErrConflict), errors.Is(err, ErrRolledBack):
-		e.ended(ctx, run, EventReleased, err)
+	case errors.Is(err, driver.ErrConflict), errors.Is(err, driver.ErrRolledBack):
+		e.ended(ctx, run, telemetry.EventReleased, err)
 		return nil, refuse(CodeUnavailable, err)
 	}
 	return e.probe(ctx, run, err)
@@ -268,12 +271,12 @@ func (e *Engine) callCommit(ctx context.Context, run *run) (err error) {
 	defer cancel()
 	s := &run.settlement
 	err = run.tx.Commit(call, *s)
-	if errors.Is(err, ErrResponseInvalid) && !s.Response.Omitted {
-		s.Response = &Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
+	if errors.Is(err, driver.ErrResponseInvalid) && !s.Response.Omitted {
+		s.Response = &driver.Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
 		err = run.tx.Commit(call, *s)
 	}
-	if errors.Is(err, ErrResponseInvalid) { // the transaction is still open
-		return fmt.Errorf("%w: %w: %w", ErrRolledBack, errMisbehaves, errors.Join(err, run.tx.Rollback(call)))
+	if errors.Is(err, driver.ErrResponseInvalid) { // the transaction is still open
+		return fmt.Errorf("%w: %w: %w", driver.ErrRolledBack, errMisbehaves, errors.Join(err, run.tx.Rollback(call)))
 	}
 	return err
 }
@@ -281,7 +284,7 @@ func (e *Engine) callCommit(ctx context.Context, run *run) (err error) {
 // committed is step 8 for an outcome that is stored.
 func (e *Engine) committed(ctx context.Context, run *run) (*Result, error) {
 	run.record.State = run.settlement.State
-	e.ended(ctx, run, EventCompleted, nil)
+	e.ended(ctx, run, telemetry.EventCompleted, nil)
 	e.endFirst(run.request, run.repeatable(run.settlement.Response))
 	return run.live(), nil
 }
@@ -293,22 +296,22 @@ func (e *Engine) probe(ctx context.Context, run *run, cause error) (*Result, err
 	defer cancel()
 	rec, err := e.callProbe(call, run.id)
 	if err != nil { // nothing is decided
-		e.observe(ctx, run.request, Event{Type: EventSettleAbandoned, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: errors.Join(cause, err)})
+		e.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventSettleAbandoned, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: errors.Join(cause, err)})
 		return nil, run.refuse(CodeUnavailable, errors.Join(cause, err))
 	}
 	run.record = rec
 	switch {
 	case !used(rec.State):
-		e.ended(ctx, run, EventReleased, cause)
-		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", ErrRolledBack, cause))
-	case rec.Attempt == run.settlement.Attempt && rec.State == StateCompleted:
+		e.ended(ctx, run, telemetry.EventReleased, cause)
+		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", driver.ErrRolledBack, cause))
+	case rec.Attempt == run.settlement.Attempt && rec.State == driver.StateCompleted:
 		return e.committed(ctx, run)
-	case rec.Attempt == run.settlement.Attempt && rec.State == StatePending:
-		return e.escaped(ctx, run, fmt.Errorf("%w: %w", ErrEscaped, cause))
+	case rec.Attempt == run.settlement.Attempt && rec.State == driver.StatePending:
+		return e.escaped(ctx, run, fmt.Errorf("%w: %w", driver.ErrEscaped, cause))
 	case rec.State.Open():
 		return nil, run.refuse(CodeUnavailable, fmt.Errorf("idem: another attempt is %v: %w", rec.State, cause))
 	}
-	e.ended(ctx, run, EventSuperseded, cause) // another attempt got there first
+	e.ended(ctx, run, telemetry.EventSuperseded, cause) // another attempt got there first
 	res, err := e.judge(run.request, &run.record)
 	e.endFirst(run.request, res)
 	return res, err
@@ -317,17 +320,17 @@ func (e *Engine) probe(ctx context.Context, run *run, cause error) (*Result, err
 // rollBack undoes what the handler has written. The key is free, and a retry runs. An attempt
 // that started from one in doubt leaves that one as it was.
 func (e *Engine) rollBack(ctx context.Context, run *run, cause error) (*Result, error) {
-	if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {
+	if err := e.callRollback(ctx, run); errors.Is(err, driver.ErrEscaped) {
 		return e.escaped(ctx, run, errors.Join(err, cause))
 	}
-	o, event, free := run.outcome(), EventReleased, true
+	o, event, free := run.outcome(), telemetry.EventReleased, true
 	if run.startedFromDoubt() {
-		o, event, free = outcomeInDoubt, EventUnknown, false
+		o, event, free = outcomeInDoubt, telemetry.EventUnknown, false
 	}
 	run.record.State = run.repair.Replaced.State
 	e.ended(ctx, run, event, cause)
 	if conflict := run.conflict(); run.retry && conflict != nil {
-		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", ErrConflict, conflict))
+		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", driver.ErrConflict, conflict))
 	}
 	return run.tell(o, free)
 }
@@ -346,19 +349,19 @@ func (run *run) conflict() error {
 // rollBackAndRecord undoes what the handler has written, and then stores its answer alone, such
 // as a refusal for lack of funds. If another attempt got there first, its record is the answer.
 func (e *Engine) rollBackAndRecord(ctx context.Context, run *run) (*Result, error) {
-	if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {
+	if err := e.callRollback(ctx, run); errors.Is(err, driver.ErrEscaped) {
 		return e.escaped(ctx, run, err)
 	}
-	run.decide(outcomeCompleted, &run.response)
+	run.decide(outcomeCompleted, (*driver.Response)(&run.response))
 	settled, err := e.settleAlone(ctx, run)
 	switch {
 	case err != nil: // the client asks again, and gets what was stored or runs again
-		e.ended(ctx, run, EventSettleAbandoned, err)
+		e.ended(ctx, run, telemetry.EventSettleAbandoned, err)
 		return nil, storeRefusal(err)
 	case settled:
 		return e.committed(ctx, run)
 	}
-	e.ended(ctx, run, EventSuperseded, nil)
+	e.ended(ctx, run, telemetry.EventSuperseded, nil)
 	res, err := e.judge(run.request, &run.record)
 	if res == nil && err == nil {
 		err = refuse(CodeInProgress, errors.New("idem: another attempt got there first"))
@@ -391,13 +394,13 @@ func (run *run) release(ctx context.Context) {
 	}
 }
 
-func (e *Engine) callProbe(ctx context.Context, id KeyID) (rec Record, err error) {
+func (e *Engine) callProbe(ctx context.Context, id driver.KeyID) (rec driver.Record, err error) {
 	defer recovered("Probe", &err)
 	return e.joined.Probe(ctx, id)
 }
 
 // letGo gives up a transaction before its handler has started.
-func (e *Engine) letGo(ctx context.Context, tx JoinedTx) {
+func (e *Engine) letGo(ctx context.Context, tx driver.JoinedTx) {
 	run := &run{tx: tx}
 	defer run.release(ctx)
 	_ = e.callRollback(ctx, run) // without an answer the database ends it with its connection

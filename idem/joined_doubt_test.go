@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // TestJoinedCommitWithoutAnswerIsProbed has COMMIT lose its answer, before and after it was applied.
@@ -14,31 +16,31 @@ func TestJoinedCommitWithoutAnswerIsProbed(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("connection reset")
 	for name, tt := range map[string]struct {
-		commit func(b *joinedBundle, tx *bookTx, s idem.Settlement)
+		commit func(b *joinedBundle, tx *bookTx, s driver.Settlement)
 		probe  error
 		code   idem.Code // "" is the payment
-		state  idem.State
+		state  driver.State
 		lines  []string
 	}{
-		"committed": {func(_ *joinedBundle, tx *bookTx, s idem.Settlement) { _ = tx.commit(context.Background(), s) }, nil,
-			"", idem.StateCompleted, []string{"payment 1"}},
-		"rolled back": {func(_ *joinedBundle, tx *bookTx, _ idem.Settlement) { _ = tx.end(nil) }, nil,
-			idem.CodeUnavailable, idem.StateNone, nil},
-		"committed, and the probe fails": {func(_ *joinedBundle, tx *bookTx, s idem.Settlement) { _ = tx.commit(context.Background(), s) }, lost,
-			idem.CodeUnavailable, idem.StateCompleted, []string{"payment 1"}},
-		"committed as pending": {func(b *joinedBundle, tx *bookTx, s idem.Settlement) {
+		"committed": {func(_ *joinedBundle, tx *bookTx, s driver.Settlement) { _ = tx.commit(context.Background(), s) }, nil,
+			"", driver.StateCompleted, []string{"payment 1"}},
+		"rolled back": {func(_ *joinedBundle, tx *bookTx, _ driver.Settlement) { _ = tx.end(nil) }, nil,
+			idem.CodeUnavailable, driver.StateNone, nil},
+		"committed, and the probe fails": {func(_ *joinedBundle, tx *bookTx, s driver.Settlement) { _ = tx.commit(context.Background(), s) }, lost,
+			idem.CodeUnavailable, driver.StateCompleted, []string{"payment 1"}},
+		"committed as pending": {func(b *joinedBundle, tx *bookTx, s driver.Settlement) {
 			b.leavePending(tx, s)
-		}, nil, idem.CodeOutcomeUnknown, idem.StateUnknown, nil},
-		"rolled back, and another attempt is pending": {func(b *joinedBundle, tx *bookTx, s idem.Settlement) {
-			s.Attempt.Nonce = idem.NewNonce()
+		}, nil, idem.CodeOutcomeUnknown, driver.StateUnknown, nil},
+		"rolled back, and another attempt is pending": {func(b *joinedBundle, tx *bookTx, s driver.Settlement) {
+			s.Attempt.Nonce = driver.NewNonce()
 			b.leavePending(tx, s)
-		}, nil, idem.CodeUnavailable, idem.StatePending, nil},
+		}, nil, idem.CodeUnavailable, driver.StatePending, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setupJoined(t, parts{})
 			b.ledger.onProbe = func() error { return tt.probe }
-			b.ledger.onCommit = func(tx *bookTx, s idem.Settlement) (bool, error) {
+			b.ledger.onCommit = func(tx *bookTx, s driver.Settlement) (bool, error) {
 				tt.commit(b, tx, s)
 				return true, lost
 			}
@@ -55,9 +57,9 @@ func TestJoinedCommitWithoutAnswerIsProbed(t *testing.T) {
 }
 
 // leavePending leaves the pending record of a transaction committed, as DDL does on MySQL.
-func (b *joinedBundle) leavePending(tx *bookTx, s idem.Settlement) {
+func (b *joinedBundle) leavePending(tx *bookTx, s driver.Settlement) {
 	_ = tx.end(nil)
-	_, err := b.ledger.Begin(context.Background(), tx.id, idem.BeginRequest{Kind: b.policy.Kind, Route: b.policy.Name,
+	_, err := b.ledger.Begin(context.Background(), tx.id, driver.BeginRequest{Kind: b.kind(), Route: b.policy.Name,
 		Fence: s.Attempt.Fence, Nonce: s.Attempt.Nonce, Fingerprint: tx.begin.Record.Fingerprint})
 	if err != nil {
 		b.Error(err)
@@ -68,7 +70,7 @@ func TestJoinedProbeThatFindsAnotherAttemptReplaysIt(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"100", "900"} {
 		b := setupJoined(t, parts{})
-		b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) {
+		b.ledger.onCommit = func(tx *bookTx, _ driver.Settlement) (bool, error) {
 			b.ledger.onCommit = nil
 			_ = tx.end(nil)
 			b.pays("k1", body)
@@ -88,18 +90,20 @@ func TestJoinedProbeThatFindsAnotherAttemptReplaysIt(t *testing.T) {
 func TestJoinedResponseThatTheStoreCannotHold(t *testing.T) {
 	t.Parallel()
 	b := setupJoined(t, parts{})
-	b.ledger.onCommit = func(_ *bookTx, s idem.Settlement) (bool, error) { return !s.Response.Omitted, idem.ErrResponseInvalid }
+	b.ledger.onCommit = func(_ *bookTx, s driver.Settlement) (bool, error) {
+		return !s.Response.Omitted, driver.ErrResponseInvalid
+	}
 	res, err := b.doWith("k1", "100", b.paying(201))
 	b.wantPaid(res, err, 1, false)
 	_, err = b.doWith("k1", "100", b.paying(201))
 	b.wantRefused(err, idem.CodeResultUnavailable)
-	b.ledger.onCommit = func(*bookTx, idem.Settlement) (bool, error) { return true, idem.ErrResponseInvalid }
+	b.ledger.onCommit = func(*bookTx, driver.Settlement) (bool, error) { return true, driver.ErrResponseInvalid }
 	_, err = b.doWith("k2", "100", b.paying(201))
 	b.wantRefused(err, idem.CodeUnavailable)
-	if !errors.Is(err, idem.ErrRolledBack) {
-		t.Errorf("Do() = %v, want %v", err, idem.ErrRolledBack)
+	if !errors.Is(err, driver.ErrRolledBack) {
+		t.Errorf("Do() = %v, want %v", err, driver.ErrRolledBack)
 	}
-	b.wantState("k2", idem.StateNone)
+	b.wantState("k2", driver.StateNone)
 	b.wantLines("payment 1")
 }
 
@@ -117,8 +121,8 @@ func TestJoinedTransactionEndedByTheHandlerIsUnknown(t *testing.T) {
 			b := setupJoined(t, parts{})
 			escape := func(ctx context.Context) {
 				b.write(ctx, "escaped").ended = true
-				if _, err := idem.CheckOwner(ctx); !errors.Is(err, idem.ErrEscaped) {
-					t.Errorf("CheckOwner() = %v, want %v", err, idem.ErrEscaped)
+				if _, err := idem.CheckOwner(ctx); !errors.Is(err, driver.ErrEscaped) {
+					t.Errorf("CheckOwner() = %v, want %v", err, driver.ErrEscaped)
 				}
 			}
 			if tt.panics {
@@ -133,10 +137,10 @@ func TestJoinedTransactionEndedByTheHandlerIsUnknown(t *testing.T) {
 				})
 				b.wantDoubt(err, "k1", 0)
 			}
-			if b.saw(idem.EventMisused) != 1 {
-				t.Errorf("%d events, want 1", b.saw(idem.EventMisused))
+			if b.saw(telemetry.EventMisused) != 1 {
+				t.Errorf("%d events, want 1", b.saw(telemetry.EventMisused))
 			}
-			b.wantState("k1", idem.StateUnknown)
+			b.wantState("k1", driver.StateUnknown)
 			_, err := b.doWith("k1", "100", b.paying(201))
 			b.wantDoubt(err, "k1", 0)
 			rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k1"))
@@ -196,15 +200,15 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 		return !refusedAs(err, idem.CodeInProgress)
 	})
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
-	b.wantState("k1", idem.StateUnknown)
-	if b.saw(idem.EventUnknown) != 1 {
-		t.Errorf("%d events of an unknown outcome, want 1", b.saw(idem.EventUnknown))
+	b.wantState("k1", driver.StateUnknown)
+	if b.saw(telemetry.EventUnknown) != 1 {
+		t.Errorf("%d events of an unknown outcome, want 1", b.saw(telemetry.EventUnknown))
 	}
 }
 
 func TestJoinedEscapeThatCannotBeRecordedIsGivenUp(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]error{"the engine closes": errors.New("connection refused"), "the record is unreadable": idem.ErrCorruptRecord} {
+	for name, away := range map[string]error{"the engine closes": errors.New("connection refused"), "the record is unreadable": driver.ErrCorruptRecord} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setupJoined(t, parts{})
@@ -219,18 +223,18 @@ func TestJoinedEscapeThatCannotBeRecordedIsGivenUp(t *testing.T) {
 				cancel()
 				_ = b.engine.Close(gone)
 			}
-			b.eventually("it is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+			b.eventually("it is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
 		})
 	}
 }
 
 // interruptedJoined leaves a committed pending record, as a crash after DDL does on MySQL.
-func (b *joinedBundle) interruptedJoined(key string) idem.KeyID {
+func (b *joinedBundle) interruptedJoined(key string) driver.KeyID {
 	b.Helper()
 	id := idem.NewKeyID("m1", idem.Key(key))
 	fp, err := fingerprintOf("http", "100")(idem.FingerprintVersion)
 	if err == nil {
-		_, err = b.ledger.Begin(context.Background(), id, idem.BeginRequest{Fence: idem.JoinedFence(1), Nonce: idem.NewNonce(), Fingerprint: fp})
+		_, err = b.ledger.Begin(context.Background(), id, driver.BeginRequest{Fence: driver.JoinedFence(1), Nonce: driver.NewNonce(), Fingerprint: fp})
 	}
 	if err != nil {
 		b.Fatal(err)
@@ -255,8 +259,8 @@ func TestJoinedRerunWithoutEffectLeavesTheDoubt(t *testing.T) {
 		t.Errorf("Do() = %v, want its own error", err)
 	}
 	_, err = b.engine.Do(t.Context(), op, func(ctx context.Context) (idem.Response, error) {
-		if _, err := b.engine.Decide(ctx, id, idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); !errors.Is(err, idem.ErrLocked) {
-			t.Errorf("Decide() while an attempt runs = %v, want %v", err, idem.ErrLocked)
+		if _, err := b.engine.Decide(ctx, id, driver.Attempt{}, idem.NotApplied(), driver.Decision{By: "ops"}, &b.policy); !errors.Is(err, driver.ErrLocked) {
+			t.Errorf("Decide() while an attempt runs = %v, want %v", err, driver.ErrLocked)
 		}
 		if _, held, err := b.engine.HeldBy(ctx, id); !held || err != nil {
 			t.Errorf("HeldBy() = %t, %v, want true", held, err)
@@ -265,8 +269,8 @@ func TestJoinedRerunWithoutEffectLeavesTheDoubt(t *testing.T) {
 		return idem.Response{}, nil
 	})
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
-	b.wantState("k1", idem.StatePending)
-	if b.saw(idem.EventUnknown) != 3 || b.saw(idem.EventReleased) != 0 {
+	b.wantState("k1", driver.StatePending)
+	if b.saw(telemetry.EventUnknown) != 3 || b.saw(telemetry.EventReleased) != 0 {
 		t.Errorf("events = %v, want three of an unknown outcome", b.events)
 	}
 }
@@ -293,7 +297,7 @@ func TestJoinedCommittedPendingRecordIsUnknown(t *testing.T) {
 				b.wantPaid(res, err, 1, tt.runs == 0)
 			} else {
 				b.wantRefused(err, tt.code)
-				b.wantState("k1", idem.StateUnknown)
+				b.wantState("k1", driver.StateUnknown)
 			}
 			b.wantRuns(tt.runs)
 		})
@@ -302,7 +306,7 @@ func TestJoinedCommittedPendingRecordIsUnknown(t *testing.T) {
 
 func resolverSays(r idem.Resolution) idem.InDoubt {
 	return idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
-		if in.Fence != (idem.Fence{}) && in.Attempt.Fence.Domain == idem.JoinedDomain {
+		if in.Fence != (driver.Fence{}) && in.Attempt.Fence.Domain == driver.JoinedDomain {
 			return r, errors.New("joined mode has no fence")
 		}
 		return r, nil
@@ -365,19 +369,19 @@ func TestJoinedConflictRunsTheHandlerAgain(t *testing.T) {
 func TestJoinedConflictAtCommitRunsTheHandlerAgain(t *testing.T) {
 	t.Parallel()
 	b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(1)}})
-	b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) {
+	b.ledger.onCommit = func(tx *bookTx, _ driver.Settlement) (bool, error) {
 		b.ledger.onCommit = nil
-		return true, tx.end(idem.ErrConflict)
+		return true, tx.end(driver.ErrConflict)
 	}
 	res, err := b.doWith("k1", "100", b.paying(201))
 	b.wantPaid(res, err, 2, false)
 	b.wantLines("payment 2")
-	b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) { return true, tx.end(idem.ErrConflict) }
+	b.ledger.onCommit = func(tx *bookTx, _ driver.Settlement) (bool, error) { return true, tx.end(driver.ErrConflict) }
 	_, err = b.doWith("k2", "100", b.paying(201))
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(4)
-	if b.saw(idem.EventConflict) != 2 {
-		t.Errorf("%d events of a conflict, want 2", b.saw(idem.EventConflict))
+	if b.saw(telemetry.EventConflict) != 2 {
+		t.Errorf("%d events of a conflict, want 2", b.saw(telemetry.EventConflict))
 	}
 }
 
@@ -388,8 +392,8 @@ func TestJoinedOperatorDecidesAnUnknownOutcome(t *testing.T) {
 		b.write(ctx, "escaped").ended = true
 		return created(1), nil
 	})
-	rec, err := b.engine.Decide(context.Background(), idem.NewKeyID("m1", "k1"), idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy)
-	if err != nil || rec.State != idem.StateReleased {
+	rec, err := b.engine.Decide(context.Background(), idem.NewKeyID("m1", "k1"), driver.Attempt{}, idem.NotApplied(), driver.Decision{By: "ops"}, &b.policy)
+	if err != nil || rec.State != driver.StateReleased {
 		t.Fatalf("Decide() = %v, %v, want released", rec.State, err)
 	}
 	res, err := b.doWith("k1", "100", b.paying(201))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
@@ -18,37 +19,37 @@ type book struct {
 	*memorystore.Store
 
 	mu       sync.Mutex
-	lines    []string               // committed
-	held     map[idem.KeyID]*bookTx // open transactions
-	bindings map[idem.KeyID]idem.Fingerprint
+	lines    []string                 // committed
+	held     map[driver.KeyID]*bookTx // open transactions
+	bindings map[driver.KeyID]driver.Fingerprint
 	begun    []*bookTx
 
 	onGet      func() error
 	onBind     func() error
-	onBegin    func() (handled bool, b idem.JoinedBegin, err error)
+	onBegin    func() (handled bool, b driver.JoinedBegin, err error)
 	onHeld     func() error
-	onCommit   func(tx *bookTx, s idem.Settlement) (handled bool, err error)
+	onCommit   func(tx *bookTx, s driver.Settlement) (handled bool, err error)
 	onRollback func()
 	onProbe    func() error
 	onSettle   func() error
 }
 
 func newBook() *book {
-	return &book{Store: memorystore.New(), held: map[idem.KeyID]*bookTx{}, bindings: map[idem.KeyID]idem.Fingerprint{}}
+	return &book{Store: memorystore.New(), held: map[driver.KeyID]*bookTx{}, bindings: map[driver.KeyID]driver.Fingerprint{}}
 }
 
-var _ idem.JoinedStore = (*book)(nil)
+var _ driver.JoinedStore = (*book)(nil)
 
-func (l *book) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (l *book) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	if l.onGet != nil {
 		if err := l.onGet(); err != nil {
-			return idem.Record{}, err
+			return driver.Record{}, err
 		}
 	}
 	return l.Store.Get(ctx, id)
 }
 
-func (l *book) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (b idem.JoinedBegin, err error) {
+func (l *book) BeginJoined(ctx context.Context, id driver.KeyID, req driver.JoinedRequest) (b driver.JoinedBegin, err error) {
 	if l.onBegin != nil {
 		if handled, b, err := l.onBegin(); handled {
 			return b, err
@@ -57,7 +58,7 @@ func (l *book) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRe
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held[id] != nil {
-		return idem.JoinedBegin{Held: true}, nil
+		return driver.JoinedBegin{Held: true}, nil
 	}
 	rec, err := l.Store.Get(ctx, id)
 	if err != nil {
@@ -65,15 +66,15 @@ func (l *book) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRe
 	}
 	again := req.RunAgainFrom != nil && rec.State.Open() && rec.Attempt == *req.RunAgainFrom
 	switch {
-	case again, rec.State == idem.StateNone && req.Kind == idem.ClientKey,
-		rec.Kind == req.Kind && (rec.State == idem.StateIssued || rec.State == idem.StateReleased):
+	case again, rec.State == driver.StateNone && req.Kind == driver.ClientKey,
+		rec.Kind == req.Kind && (rec.State == driver.StateIssued || rec.State == driver.StateReleased):
 	default:
-		return idem.JoinedBegin{Record: rec}, nil
+		return driver.JoinedBegin{Record: rec}, nil
 	}
-	b.Replaced = idem.Replaced{State: rec.State, Attempt: rec.Attempt}
+	b.Replaced = driver.Replaced{State: rec.State, Attempt: rec.Attempt}
 	n := rec.Attempt.Number + 1
-	rec.State, rec.Kind, rec.Route, rec.Fingerprint, rec.Started = idem.StatePending, req.Kind, req.Route, req.Fingerprint, time.Now()
-	rec.Attempt = idem.Attempt{Number: n, Fence: idem.JoinedFence(n), Nonce: req.Nonce}
+	rec.State, rec.Kind, rec.Route, rec.Fingerprint, rec.Started = driver.StatePending, req.Kind, req.Route, req.Fingerprint, time.Now()
+	rec.Attempt = driver.Attempt{Number: n, Fence: driver.JoinedFence(n), Nonce: req.Nonce}
 	b.Record = rec
 	tx := &bookTx{ledger: l, id: id, begin: b}
 	b.Tx, l.held[id] = tx, tx
@@ -81,7 +82,7 @@ func (l *book) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRe
 	return b, nil
 }
 
-func (l *book) Held(_ context.Context, id idem.KeyID) (bool, error) {
+func (l *book) Held(_ context.Context, id driver.KeyID) (bool, error) {
 	if l.onHeld != nil {
 		if err := l.onHeld(); err != nil {
 			return false, err
@@ -92,22 +93,22 @@ func (l *book) Held(_ context.Context, id idem.KeyID) (bool, error) {
 	return l.held[id] != nil, nil
 }
 
-func (l *book) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (l *book) Probe(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	if l.onProbe != nil {
 		if err := l.onProbe(); err != nil {
-			return idem.Record{}, err
+			return driver.Record{}, err
 		}
 	}
 	if held, _ := l.Held(ctx, id); held {
-		return idem.Record{}, errors.New("the transaction that holds the key does not end")
+		return driver.Record{}, errors.New("the transaction that holds the key does not end")
 	}
 	return l.Store.Get(ctx, id)
 }
 
-func (l *book) Bind(_ context.Context, id idem.KeyID, fp idem.Fingerprint, _ time.Duration) (idem.Fingerprint, error) {
+func (l *book) Bind(_ context.Context, id driver.KeyID, fp driver.Fingerprint, _ time.Duration) (driver.Fingerprint, error) {
 	if l.onBind != nil {
 		if err := l.onBind(); err != nil {
-			return idem.Fingerprint{}, err
+			return driver.Fingerprint{}, err
 		}
 	}
 	l.mu.Lock()
@@ -119,10 +120,10 @@ func (l *book) Bind(_ context.Context, id idem.KeyID, fp idem.Fingerprint, _ tim
 	return fp, nil
 }
 
-func (l *book) Settle(ctx context.Context, id idem.KeyID, s idem.Settlement) (idem.SettleResult, error) {
+func (l *book) Settle(ctx context.Context, id driver.KeyID, s driver.Settlement) (driver.SettleResult, error) {
 	if l.onSettle != nil {
 		if err := l.onSettle(); err != nil {
-			return idem.SettleResult{}, err
+			return driver.SettleResult{}, err
 		}
 	}
 	return l.Store.Settle(ctx, id, s)
@@ -131,8 +132,8 @@ func (l *book) Settle(ctx context.Context, id idem.KeyID, s idem.Settlement) (id
 // bookTx is a transaction. Its lines are invisible until it commits.
 type bookTx struct {
 	ledger *book
-	id     idem.KeyID
-	begin  idem.JoinedBegin
+	id     driver.KeyID
+	begin  driver.JoinedBegin
 	lines  []string
 	failed error // of a statement
 	ended  bool  // by the handler
@@ -151,7 +152,7 @@ func txOf(ctx context.Context) (*bookTx, error) {
 	return tx.(*bookTx), nil
 }
 
-func (tx *bookTx) Commit(ctx context.Context, s idem.Settlement) error {
+func (tx *bookTx) Commit(ctx context.Context, s driver.Settlement) error {
 	l := tx.ledger
 	tx.count(&tx.ends)
 	if l.onCommit != nil {
@@ -161,22 +162,22 @@ func (tx *bookTx) Commit(ctx context.Context, s idem.Settlement) error {
 	}
 	switch {
 	case tx.ended:
-		return idem.ErrEscaped
+		return driver.ErrEscaped
 	case tx.failed != nil:
-		return tx.end(fmt.Errorf("%w: %w", idem.ErrSwallowed, tx.failed))
+		return tx.end(fmt.Errorf("%w: %w", driver.ErrSwallowed, tx.failed))
 	}
 	return tx.commit(ctx, s)
 }
 
 // commit commits, whatever a test has set.
-func (tx *bookTx) commit(ctx context.Context, s idem.Settlement) error {
+func (tx *bookTx) commit(ctx context.Context, s driver.Settlement) error {
 	l := tx.ledger
 	res, err := l.Store.Settle(ctx, tx.id, s)
 	if err != nil {
 		return err
 	}
 	if !res.Settled {
-		return tx.end(idem.ErrRolledBack)
+		return tx.end(driver.ErrRolledBack)
 	}
 	l.mu.Lock()
 	l.lines = append(l.lines, tx.lines...)
@@ -199,7 +200,7 @@ func (tx *bookTx) Rollback(context.Context) error {
 		tx.ledger.onRollback()
 	}
 	if tx.ended {
-		return idem.ErrEscaped
+		return driver.ErrEscaped
 	}
 	return tx.end(nil)
 }
@@ -218,7 +219,7 @@ func (tx *bookTx) count(calls *int) {
 
 func (tx *bookTx) Check(context.Context) (time.Duration, error) {
 	if tx.ended {
-		return 0, idem.ErrEscaped
+		return 0, driver.ErrEscaped
 	}
 	return time.Minute, nil
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 func TestJoinedSuccessCommitsTheRecordWithTheWrites(t *testing.T) {
@@ -16,7 +18,7 @@ func TestJoinedSuccessCommitsTheRecordWithTheWrites(t *testing.T) {
 	b := setupJoined(t, parts{})
 	res, err := b.doWith("k1", "100", b.paying(201))
 	b.wantPaid(res, err, 1, false)
-	b.wantState("k1", idem.StateCompleted)
+	b.wantState("k1", driver.StateCompleted)
 	res, err = b.doWith("k1", "100", b.paying(201))
 	b.wantPaid(res, err, 1, true)
 	_, err = b.doWith("k1", "900", b.paying(201))
@@ -35,27 +37,27 @@ func TestJoinedEnd(t *testing.T) {
 		before    func(ctx context.Context)
 		timeout   time.Duration
 		kept      bool // the writes
-		state     idem.State
+		state     driver.State
 	}{
-		"success commits":                          {transport: idem.TransportHTTP, status: 201, kept: true, state: idem.StateCompleted},
-		"a redirect commits":                       {transport: idem.TransportHTTP, status: 303, kept: true, state: idem.StateCompleted},
-		"no funds rolls back, and is stored":       {transport: idem.TransportHTTP, status: 402, state: idem.StateCompleted},
-		"400 rolls back, and is stored":            {transport: idem.TransportHTTP, status: 400, state: idem.StateCompleted},
-		"402 after the deadline rolls back":        {transport: idem.TransportHTTP, status: 402, before: pastDeadline(t), timeout: time.Millisecond, state: idem.StateNone},
-		"201 after the deadline commits":           {transport: idem.TransportHTTP, status: 201, before: pastDeadline(t), timeout: time.Millisecond, kept: true, state: idem.StateCompleted},
-		"KeepWrites commits a refusal":             {transport: idem.TransportHTTP, status: 402, before: idem.KeepWrites, kept: true, state: idem.StateCompleted},
-		"429 rolls back":                           {transport: idem.TransportHTTP, status: 429, state: idem.StateNone},
-		"429 rolls back in spite of KeepWrites":    {transport: idem.TransportHTTP, status: 429, before: idem.KeepWrites, state: idem.StateNone},
-		"408 rolls back":                           {transport: idem.TransportHTTP, status: 408, state: idem.StateNone},
-		"500 rolls back":                           {transport: idem.TransportHTTP, status: 500, state: idem.StateNone},
-		"500 rolls back in spite of KeepWrites":    {transport: idem.TransportHTTP, status: 500, before: idem.KeepWrites, state: idem.StateNone},
-		"NoEffect rolls back":                      {transport: idem.TransportHTTP, status: 200, before: idem.NoEffect, state: idem.StateNone},
-		"an error rolls back":                      {transport: idem.TransportHTTP, status: 200, err: boom, state: idem.StateNone},
-		"gRPC OK commits":                          {transport: idem.TransportGRPC, status: 0, kept: true, state: idem.StateCompleted},
-		"gRPC NOT_FOUND rolls back, and is stored": {transport: idem.TransportGRPC, status: 5, state: idem.StateCompleted},
-		"gRPC ABORTED rolls back":                  {transport: idem.TransportGRPC, status: 10, state: idem.StateNone},
-		"a nil error of Do commits":                {transport: idem.TransportDirect, kept: true, state: idem.StateCompleted},
-		"an error of Do rolls back":                {transport: idem.TransportDirect, err: boom, state: idem.StateNone},
+		"success commits":                          {transport: idem.TransportHTTP, status: 201, kept: true, state: driver.StateCompleted},
+		"a redirect commits":                       {transport: idem.TransportHTTP, status: 303, kept: true, state: driver.StateCompleted},
+		"no funds rolls back, and is stored":       {transport: idem.TransportHTTP, status: 402, state: driver.StateCompleted},
+		"400 rolls back, and is stored":            {transport: idem.TransportHTTP, status: 400, state: driver.StateCompleted},
+		"402 after the deadline rolls back":        {transport: idem.TransportHTTP, status: 402, before: pastDeadline(t), timeout: time.Millisecond, state: driver.StateNone},
+		"201 after the deadline commits":           {transport: idem.TransportHTTP, status: 201, before: pastDeadline(t), timeout: time.Millisecond, kept: true, state: driver.StateCompleted},
+		"KeepWrites commits a refusal":             {transport: idem.TransportHTTP, status: 402, before: idem.KeepWrites, kept: true, state: driver.StateCompleted},
+		"429 rolls back":                           {transport: idem.TransportHTTP, status: 429, state: driver.StateNone},
+		"429 rolls back in spite of KeepWrites":    {transport: idem.TransportHTTP, status: 429, before: idem.KeepWrites, state: driver.StateNone},
+		"408 rolls back":                           {transport: idem.TransportHTTP, status: 408, state: driver.StateNone},
+		"500 rolls back":                           {transport: idem.TransportHTTP, status: 500, state: driver.StateNone},
+		"500 rolls back in spite of KeepWrites":    {transport: idem.TransportHTTP, status: 500, before: idem.KeepWrites, state: driver.StateNone},
+		"NoEffect rolls back":                      {transport: idem.TransportHTTP, status: 200, before: idem.NoEffect, state: driver.StateNone},
+		"an error rolls back":                      {transport: idem.TransportHTTP, status: 200, err: boom, state: driver.StateNone},
+		"gRPC OK commits":                          {transport: idem.TransportGRPC, status: 0, kept: true, state: driver.StateCompleted},
+		"gRPC NOT_FOUND rolls back, and is stored": {transport: idem.TransportGRPC, status: 5, state: driver.StateCompleted},
+		"gRPC ABORTED rolls back":                  {transport: idem.TransportGRPC, status: 10, state: driver.StateNone},
+		"a nil error of Do commits":                {transport: idem.TransportDirect, kept: true, state: driver.StateCompleted},
+		"an error of Do rolls back":                {transport: idem.TransportDirect, err: boom, state: driver.StateNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,7 +87,7 @@ func TestJoinedEnd(t *testing.T) {
 			b.wantLines(lines...)
 			b.wantState("k1", tt.state)
 			again, err := b.engine.Do(context.Background(), op, handler)
-			if stored := tt.state == idem.StateCompleted; again.Replayed != stored || !stored && b.runs.Load() != 2 {
+			if stored := tt.state == driver.StateCompleted; again.Replayed != stored || !stored && b.runs.Load() != 2 {
 				t.Errorf("the repeat = %+v, %v after %d runs", again, err, b.runs.Load())
 			}
 		})
@@ -132,7 +134,7 @@ func TestJoinedPanicRollsBackAndGoesOn(t *testing.T) {
 			left = ctx
 			b.write(ctx, "lost")
 		})
-		b.wantState("k1", idem.StateNone)
+		b.wantState("k1", driver.StateNone)
 		res, err := b.doWith("k1", "900", b.paying(201)) // another request may have the free key
 		b.wantPaid(res, err, 1, false)
 		b.wantLines("payment 1")
@@ -147,7 +149,7 @@ func TestJoinedKeyIsPendingWhileItsTransactionRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	finish := b.started("k1", "100", b.paying(201))
-	if s := b.wantState("k1", idem.StatePending); s.Attempt != 1 {
+	if s := b.wantState("k1", driver.StatePending); s.Attempt != 1 {
 		t.Errorf("Status() has attempt %d, want 1", s.Attempt)
 	}
 	_, err = other.Do(context.Background(), b.operation("k1", "100"), b.pay)
@@ -163,8 +165,8 @@ func TestJoinedDuplicateWaitsForTheTransactionElsewhere(t *testing.T) {
 	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 	var waits sync.WaitGroup
 	waiting := make(chan struct{})
-	other, err := idem.NewJoined(b.ledger, idem.WithObserver(func(_ context.Context, ev idem.Event) {
-		if ev.Type == idem.EventWaited {
+	other, err := idem.NewJoined(b.ledger, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+		if ev.Type == telemetry.EventWaited {
 			close(waiting)
 		}
 	}))
@@ -189,9 +191,9 @@ func TestJoinedDuplicatePausesBeforeItTriesAgain(t *testing.T) {
 	const wait, pause = 100 * time.Millisecond, 5 * time.Millisecond
 	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = wait }})
 	var tries atomic.Int64
-	b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) {
+	b.ledger.onBegin = func() (bool, driver.JoinedBegin, error) {
 		tries.Add(1)
-		return true, idem.JoinedBegin{Held: true}, nil
+		return true, driver.JoinedBegin{Held: true}, nil
 	}
 	_, err := b.do("k1", "100")
 	b.wantRefused(err, idem.CodeInProgress)
@@ -205,10 +207,10 @@ func TestJoinedSuccessWithoutTheTransactionIsUnknown(t *testing.T) {
 	b := setupJoined(t, parts{})
 	_, err := b.do("k1", "100")
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
-	if !errors.Is(err, idem.ErrNotTaken) || b.saw(idem.EventMisused) != 1 {
-		t.Errorf("Do() = %v with %d events, want ErrNotTaken and one event", err, b.saw(idem.EventMisused))
+	if !errors.Is(err, idem.ErrNotTaken) || b.saw(telemetry.EventMisused) != 1 {
+		t.Errorf("Do() = %v with %d events, want ErrNotTaken and one event", err, b.saw(telemetry.EventMisused))
 	}
-	b.wantState("k1", idem.StateUnknown)
+	b.wantState("k1", driver.StateUnknown)
 	_, err = b.doWith("k1", "100", func(context.Context) (idem.Response, error) {
 		t.Error("a retry runs the handler, which may have written without its transaction")
 		return idem.Response{}, nil
@@ -218,7 +220,7 @@ func TestJoinedSuccessWithoutTheTransactionIsUnknown(t *testing.T) {
 	if err != nil || res.Response.Status != 404 {
 		t.Errorf("Do() = %+v, %v, want 404", res, err)
 	}
-	b.wantState("k2", idem.StateCompleted)
+	b.wantState("k2", driver.StateCompleted)
 	res, err = b.doWith("k3", "100", func(ctx context.Context) (idem.Response, error) {
 		idem.KeepWrites(ctx) // and there are none
 		return idem.Response{Status: 402}, nil
@@ -226,7 +228,7 @@ func TestJoinedSuccessWithoutTheTransactionIsUnknown(t *testing.T) {
 	if err != nil || res.Response.Status != 402 {
 		t.Errorf("Do() = %+v, %v, want 402", res, err)
 	}
-	b.wantState("k3", idem.StateCompleted)
+	b.wantState("k3", driver.StateCompleted)
 }
 
 func TestJoinedSuccessOverAFailedStatementIsUnavailable(t *testing.T) {
@@ -237,11 +239,11 @@ func TestJoinedSuccessOverAFailedStatementIsUnavailable(t *testing.T) {
 		return created(1), nil
 	})
 	b.wantRefused(err, idem.CodeUnavailable)
-	if !errors.Is(err, idem.ErrSwallowed) || b.saw(idem.EventMisused) != 1 {
-		t.Errorf("Do() = %v with %d events, want ErrSwallowed and one event", err, b.saw(idem.EventMisused))
+	if !errors.Is(err, driver.ErrSwallowed) || b.saw(telemetry.EventMisused) != 1 {
+		t.Errorf("Do() = %v with %d events, want ErrSwallowed and one event", err, b.saw(telemetry.EventMisused))
 	}
 	b.wantLines()
-	b.wantState("k1", idem.StateNone)
+	b.wantState("k1", driver.StateNone)
 }
 
 // pays sends a request to another instance.
@@ -288,7 +290,7 @@ func TestJoinedRefusalAfterAnotherAttemptGetsItsAnswer(t *testing.T) {
 
 func TestJoinedRefusalThatIsNotStoredIsNotAnswered(t *testing.T) {
 	t.Parallel()
-	for err, code := range map[error]idem.Code{errors.New("connection refused"): idem.CodeUnavailable, idem.ErrCorruptRecord: idem.CodeOutcomeUnknown} {
+	for err, code := range map[error]idem.Code{errors.New("connection refused"): idem.CodeUnavailable, driver.ErrCorruptRecord: idem.CodeOutcomeUnknown} {
 		b := setupJoined(t, parts{})
 		b.ledger.onSettle = func() error { return err }
 		_, err := b.doWith("k1", "100", b.paying(402))
@@ -310,7 +312,7 @@ func TestJoinedRefusalIsStoredAtTheSecondTry(t *testing.T) {
 	if err != nil || res.Response.Status != 402 {
 		t.Errorf("Do() = %+v, %v, want 402", res, err)
 	}
-	b.wantState("k1", idem.StateCompleted)
+	b.wantState("k1", driver.StateCompleted)
 }
 
 // A route that fails open needs its transaction all the same.
@@ -326,7 +328,7 @@ func TestJoinedStoreThatFailsRunsNothing(t *testing.T) {
 		"at the read":                     {get: away, code: idem.CodeUnavailable},
 		"at the binding":                  {bind: away, code: idem.CodeUnavailable},
 		"at the begin":                    {begin: away, code: idem.CodeUnavailable},
-		"with an unreadable record":       {begin: idem.ErrCorruptRecord, code: idem.CodeOutcomeUnknown, unreadable: 1},
+		"with an unreadable record":       {begin: driver.ErrCorruptRecord, code: idem.CodeOutcomeUnknown, unreadable: 1},
 		"with one change after the other": {again: true, code: idem.CodeInProgress},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -334,13 +336,13 @@ func TestJoinedStoreThatFailsRunsNothing(t *testing.T) {
 			b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.FailOpen, p.CallsOtherSystems = true, true }})
 			b.ledger.onGet = func() error { return tt.get }
 			b.ledger.onBind = func() error { return tt.bind }
-			b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) {
-				return tt.again || tt.begin != nil, idem.JoinedBegin{Record: idem.Record{State: idem.StateReleased}}, tt.begin
+			b.ledger.onBegin = func() (bool, driver.JoinedBegin, error) {
+				return tt.again || tt.begin != nil, driver.JoinedBegin{Record: driver.Record{State: driver.StateReleased}}, tt.begin
 			}
 			_, err := b.doWith("k1", "100", b.paying(201))
 			b.wantRefused(err, tt.code)
 			b.wantRuns(0)
-			if n := b.saw(idem.EventUnreadable); n != tt.unreadable {
+			if n := b.saw(telemetry.EventUnreadable); n != tt.unreadable {
 				t.Errorf("%d events of an unreadable record, want %d", n, tt.unreadable)
 			}
 		})
@@ -354,23 +356,23 @@ func TestJoinedHeldThatFails(t *testing.T) {
 	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 	id := b.interruptedJoined("k1")
 	b.ledger.onHeld = func() error { return away }
-	_, err := b.engine.Decide(t.Context(), id, idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy)
-	if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, away) {
-		t.Errorf("Decide() = %v, want %v", err, idem.ErrUnavailable)
+	_, err := b.engine.Decide(t.Context(), id, driver.Attempt{}, idem.NotApplied(), driver.Decision{By: "ops"}, &b.policy)
+	if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, away) {
+		t.Errorf("Decide() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	_, err = b.engine.Status(t.Context(), "m1", "k2")
 	b.wantRefused(err, idem.CodeUnavailable)
 	if _, held, err := b.engine.HeldBy(t.Context(), id); held || !errors.Is(err, away) {
 		t.Errorf("HeldBy() = %t, %v, want %v", held, err, away)
 	}
-	if domain, err := b.engine.DomainOf(t.Context(), id); domain != idem.JoinedDomain || err != nil {
-		t.Errorf("DomainOf() = %q, %v, want %q", domain, err, idem.JoinedDomain)
+	if domain, err := b.engine.DomainOf(t.Context(), id); domain != driver.JoinedDomain || err != nil {
+		t.Errorf("DomainOf() = %q, %v, want %q", domain, err, driver.JoinedDomain)
 	}
-	b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) { return true, idem.JoinedBegin{Held: true}, nil }
+	b.ledger.onBegin = func() (bool, driver.JoinedBegin, error) { return true, driver.JoinedBegin{Held: true}, nil }
 	_, err = b.do("k2", "100") // it waits for the other transaction
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.ledger.onHeld = nil
-	b.wantState("k1", idem.StatePending)
+	b.wantState("k1", driver.StatePending)
 }
 
 // The transaction commits after Status has read, and before it asks whether there is one.
@@ -382,7 +384,7 @@ func TestJoinedStatusOfATransactionThatHasJustCommitted(t *testing.T) {
 		b.pays("k1", "100")
 		return nil
 	}
-	b.wantState("k1", idem.StateCompleted)
+	b.wantState("k1", driver.StateCompleted)
 }
 
 // A different request is told of the running one in this process, where no instance can read the
@@ -398,12 +400,12 @@ func TestJoinedOtherRequestUnderARunningKey(t *testing.T) {
 
 	arrived, release := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int64
-	b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) {
+	b.ledger.onBegin = func() (bool, driver.JoinedBegin, error) {
 		if calls.Add(1) == 1 {
 			close(arrived)
 			<-release
 		}
-		return false, idem.JoinedBegin{}, nil
+		return false, driver.JoinedBegin{}, nil
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -461,7 +463,7 @@ func TestJoinedBindingSurvivesARollback(t *testing.T) {
 	if res, err := b.doWith("k1", "100", fail); err != nil || res.Response.Status != 500 {
 		t.Fatalf("Do() = %+v, %v, want 500", res, err)
 	}
-	b.wantState("k1", idem.StateNone)
+	b.wantState("k1", driver.StateNone)
 	_, err := b.doWith("k1", "900", b.paying(201))
 	b.wantRefused(err, idem.CodeKeyReused)
 	b.wantRuns(0)
@@ -471,7 +473,7 @@ func TestJoinedBindingSurvivesARollback(t *testing.T) {
 	if len(keys) != 2 || keys[0] != keys[1] {
 		t.Errorf("downstream keys = %q, want two that are the same", keys)
 	}
-	b.ledger.bindings[idem.NewKeyID("m1", "k1")] = idem.Fingerprint{Version: 7, Sum: [32]byte{1}}
+	b.ledger.bindings[idem.NewKeyID("m1", "k1")] = driver.Fingerprint{Version: 7, Sum: [32]byte{1}}
 	_, err = b.doWith("k1", "100", b.paying(201))
 	b.wantRefused(err, idem.CodeUnavailable) // an instance that knows version 7 can compare
 }
@@ -482,7 +484,7 @@ func TestJoinedTransactionBelongsToItsExecution(t *testing.T) {
 	var kept context.Context
 	_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
 		kept = ctx
-		if x, _ := idem.FromContext(ctx); x.Fence != (idem.Fence{}) || x.Attempt != 1 {
+		if x, _ := idem.FromContext(ctx); x.Fence != (driver.Fence{}) || x.Attempt != 1 {
 			t.Errorf("FromContext() = %+v, want attempt 1 without a fence", x)
 		}
 		if left, err := idem.CheckOwner(ctx); err != nil || left != time.Minute {
@@ -513,7 +515,7 @@ func TestJoinedTransactionBelongsToItsExecution(t *testing.T) {
 
 func TestJoinedTokenIsUsedOnce(t *testing.T) {
 	t.Parallel()
-	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.IssuedTokens = true }})
 	_, err := b.doWith("made up", "100", b.paying(201))
 	b.wantRefused(err, idem.CodeTokenUnknown)
 	token, err := b.engine.IssueToken(context.Background(), "m1", time.Hour)
@@ -523,15 +525,15 @@ func TestJoinedTokenIsUsedOnce(t *testing.T) {
 	if res, err := b.doWith(string(token.Value), "100", b.paying(500)); err != nil || res.Response.Status != 500 {
 		t.Fatalf("Do() = %+v, %v, want 500", res, err)
 	}
-	b.wantState(string(token.Value), idem.StateIssued)
-	b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) { // is rolled back, without an answer
+	b.wantState(string(token.Value), driver.StateIssued)
+	b.ledger.onCommit = func(tx *bookTx, _ driver.Settlement) (bool, error) { // is rolled back, without an answer
 		b.ledger.onCommit = nil
-		b.wantState(string(token.Value), idem.StatePending)
+		b.wantState(string(token.Value), driver.StatePending)
 		return true, tx.end(errors.New("connection reset"))
 	}
 	_, err = b.doWith(string(token.Value), "100", b.paying(201))
 	b.wantRefused(err, idem.CodeUnavailable)
-	b.wantState(string(token.Value), idem.StateIssued)
+	b.wantState(string(token.Value), driver.StateIssued)
 	res, err := b.doWith(string(token.Value), "100", b.paying(201))
 	b.wantPaid(res, err, 3, false)
 	res, err = b.doWith(string(token.Value), "100", b.paying(201))

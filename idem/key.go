@@ -10,27 +10,8 @@ import (
 const MaxKeyBytes = 255
 
 // Key comes from a client. It has 1 to MaxKeyBytes bytes of printable ASCII. It is a secret of
-// the caller, so stores and logs have its [KeyID] only.
+// the caller, so stores and logs have its [driver.KeyID] only.
 type Key string
-
-// KeyKind says who made a key.
-type KeyKind uint8
-
-const (
-	// ClientKey is a key made up by the client. Its first use creates the record.
-	ClientKey KeyKind = iota
-	// IssuedToken is a one-time token from the server. Its first use consumes it, and every
-	// other value is refused.
-	IssuedToken
-)
-
-// String returns "client-key" or "issued-token".
-func (k KeyKind) String() string {
-	if k == IssuedToken {
-		return "issued-token"
-	}
-	return "client-key"
-}
 
 // KeyFormat narrows down the keys of a route, for example to UUIDs. The zero value accepts
 // every key that [ParseKey] accepts.

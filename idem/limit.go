@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // openLimit bounds how many executions a scope has open in this process. So the keys of one
@@ -66,5 +68,5 @@ func (e *Engine) inBackground(ctx context.Context, r *request, fn func(stop cont
 			defer e.limit.end(scope)
 		}
 		fn(stop)
-	}, func(err error) { e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: err}) })
+	}, func(err error) { e.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
 }

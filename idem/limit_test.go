@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
@@ -46,12 +47,12 @@ func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
 		}
 	}
 	// Nothing was locked, and nothing begun.
-	lease, err := b.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m1", "one too many"), Nonce: idem.NewNonce()})
+	lease, err := b.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "one too many"), Nonce: driver.NewNonce()})
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v, want the lock free", err)
 	}
 	_ = lease.Release(t.Context())
-	b.wantState("one too many", idem.StateNone)
+	b.wantState("one too many", driver.StateNone)
 
 	// Keys that were used are answered as ever, and so are other scopes.
 	res, err = b.do("paid", "{}")
@@ -79,12 +80,12 @@ func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
 		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(7)), nil })
 	}})
 	id := idem.NewKeyID("m1", "interrupted")
-	lease, err := b.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	lease, err := b.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	fp, _ := fingerprintOf("http", "{}")(idem.FingerprintVersion)
-	begin := idem.BeginRequest{Route: b.policy.Name, Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour}
+	begin := driver.BeginRequest{Route: b.policy.Name, Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour}
 	if res, err := b.store.Begin(t.Context(), id, begin); err != nil || !res.Begun {
 		t.Fatalf("Begin() = %+v, %v", res, err)
 	}
@@ -135,13 +136,13 @@ func TestExecutionCountsUntilItsOutcomeIsStored(t *testing.T) {
 		return err == nil
 	})
 	b.wantPaid(res, err, 2, false)
-	b.wantState("k1", idem.StateCompleted)
+	b.wantState("k1", driver.StateCompleted)
 }
 
 // A request that waits for another instance has no execution open.
 func TestRequestThatWaitsElsewhereDoesNotCount(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}, policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
-	b.locks.FailBefore("TryAcquire", 1, idem.ErrLocked)
+	b.locks.FailBefore("TryAcquire", 1, driver.ErrLocked)
 	b.locks.Before("Wait", 1, func() error {
 		res, err := b.do("k2", "{}")
 		b.wantPaid(res, err, 1, false)
@@ -161,7 +162,7 @@ func TestOpenExecutionsAreCountedDown(t *testing.T) {
 			_, _ = b.do(key, "{}")
 		},
 		"lock taken": func(key string) {
-			lease, err := b.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m1", idem.Key(key)), Nonce: idem.NewNonce()})
+			lease, err := b.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m1", idem.Key(key)), Nonce: driver.NewNonce()})
 			if err != nil {
 				t.Fatal(err)
 			}

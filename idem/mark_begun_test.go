@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // loseLease ends the lease of a key, as the end of its holder's session does.
@@ -28,7 +30,7 @@ func (b *markedBundle) dies(key, body string) {
 func TestMarkerIsThereWhileTheHandlerRuns(t *testing.T) {
 	b := setupMarked(t, nil)
 	finish := b.started("k", "a", b.pay)
-	b.wantMarker("k", idem.StateUnknown)
+	b.wantMarker("k", driver.StateUnknown)
 	rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k"))
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +40,7 @@ func TestMarkerIsThereWhileTheHandlerRuns(t *testing.T) {
 	}
 	res, err := finish()
 	b.wantPaid(res, err, 1, false)
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 }
 
 // TestHolderDiesAndAllRecordsAreLost: the process, or its session, is gone when the
@@ -56,7 +58,7 @@ func TestHolderDiesAndAllRecordsAreLost(t *testing.T) {
 			} else {
 				b.dies("k", "a")
 			}
-			b.wantMarker("k", idem.StateUnknown)
+			b.wantMarker("k", driver.StateUnknown)
 			b.wipe()
 			runs := b.runs.Load()
 			other := b.another(b.marks, b.lossy)
@@ -67,7 +69,7 @@ func TestHolderDiesAndAllRecordsAreLost(t *testing.T) {
 			_, err := other.Do(t.Context(), b.operation("k", "b"), b.pay)
 			b.wantRefused(err, idem.CodeKeyReused)
 			b.wantRuns(runs)
-			b.wantMarker("k", idem.StateUnknown)
+			b.wantMarker("k", driver.StateUnknown)
 		})
 	}
 }
@@ -88,15 +90,15 @@ func TestInterruptedMarkedAttemptIsResolved(t *testing.T) {
 		} {
 			for verdict, tt := range map[string]struct {
 				resolution idem.Resolution
-				marker     map[string]idem.State // by how
+				marker     map[string]driver.State // by how
 				runs       map[string]int64
 			}{
 				"applied": {idem.Applied(created(70)),
-					map[string]idem.State{"by a request": idem.StateCompleted, "by the sweeper": idem.StateCompleted}, nil},
+					map[string]driver.State{"by a request": driver.StateCompleted, "by the sweeper": driver.StateCompleted}, nil},
 				"not applied": {idem.NotApplied(),
-					map[string]idem.State{"by a request": idem.StateCompleted, "by the sweeper": idem.StateNone}, map[string]int64{"by a request": 1}},
+					map[string]driver.State{"by a request": driver.StateCompleted, "by the sweeper": driver.StateNone}, map[string]int64{"by a request": 1}},
 				"still unknown": {idem.StillUnknown(),
-					map[string]idem.State{"by a request": idem.StateUnknown, "by the sweeper": idem.StateUnknown}, nil},
+					map[string]driver.State{"by a request": driver.StateUnknown, "by the sweeper": driver.StateUnknown}, nil},
 			} {
 				t.Run(name+", "+how+", "+verdict, func(t *testing.T) {
 					b := setupMarked(t, func(p *idem.Policy) {
@@ -135,11 +137,11 @@ func TestUnacknowledgedMarkerRunsNothing(t *testing.T) {
 			b.wipe()
 			return errDown
 		}, idem.CodeUnavailable, true},
-		"lease lost": {func(b *markedBundle, l *markingLease) error { b.loseLease("k"); return idem.ErrLeaseLost }, idem.CodeOwnershipLost, false},
+		"lease lost": {func(b *markedBundle, l *markingLease) error { b.loseLease("k"); return driver.ErrLeaseLost }, idem.CodeOwnershipLost, false},
 		"lease lost, marker left": {func(b *markedBundle, l *markingLease) error {
 			l.leaveUnknown()
 			b.loseLease("k")
-			return idem.ErrLeaseLost
+			return driver.ErrLeaseLost
 		}, idem.CodeOwnershipLost, false},
 		"lease lost right after": {func(b *markedBundle, l *markingLease) error {
 			l.leaveUnknown()
@@ -154,16 +156,16 @@ func TestUnacknowledgedMarkerRunsNothing(t *testing.T) {
 			b.wantRefused(err, tt.code)
 			b.wantRuns(0)
 			b.marks.begun = nil
-			b.eventually("settlement", func() bool { return b.saw(idem.EventReleased) > 0 })
-			b.wantState("k", idem.StateReleased)
+			b.eventually("settlement", func() bool { return b.saw(telemetry.EventReleased) > 0 })
+			b.wantState("k", driver.StateReleased)
 			var res idem.Result
 			b.eventually("release", func() bool {
 				res, err = b.do("k", "another body: nothing is bound")
 				return !refusedAs(err, idem.CodeInProgress)
 			})
 			b.wantPaid(res, err, 1, false)
-			b.wantMarker("k", idem.StateCompleted)
-			if n := b.saw(idem.EventBegun); n != 1 {
+			b.wantMarker("k", driver.StateCompleted)
+			if n := b.saw(telemetry.EventBegun); n != 1 {
 				t.Errorf("%d executions were said to have begun, want 1", n)
 			}
 		})
@@ -180,8 +182,8 @@ func TestUnacknowledgedMarkerOfARerun(t *testing.T) {
 	_, err := other.Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(0)
-	b.eventually("settlement", func() bool { return b.saw(idem.EventUnknown)+b.saw(idem.EventReleased) > 0 })
-	if st := b.wantState("k", idem.StateUnknown); st.Attempt != 2 {
+	b.eventually("settlement", func() bool { return b.saw(telemetry.EventUnknown)+b.saw(telemetry.EventReleased) > 0 })
+	if st := b.wantState("k", driver.StateUnknown); st.Attempt != 2 {
 		t.Errorf("attempt %d is unknown, want 2", st.Attempt)
 	}
 }
@@ -198,8 +200,8 @@ func TestUnacknowledgedMarkerOfALaterAttempt(t *testing.T) {
 	_, err := other.Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(0)
-	b.wantMarker("k", idem.StateNone)
-	if st := b.wantState("k", idem.StateReleased); st.Attempt != 2 {
+	b.wantMarker("k", driver.StateNone)
+	if st := b.wantState("k", driver.StateReleased); st.Attempt != 2 {
 		t.Errorf("attempt %d is released, want 2", st.Attempt)
 	}
 }

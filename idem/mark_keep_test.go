@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
 // fallenBehind is a key with a marker, in a store that fell back to an attempt in the state has.
 // Its fence is earlier below the marked one, and 0 is the marked attempt itself.
-func fallenBehind(t *testing.T, status int, earlier uint64, has idem.State) (b *markedBundle, was *idem.Marker) {
+func fallenBehind(t *testing.T, status int, earlier uint64, has driver.State) (b *markedBundle, was *driver.Marker) {
 	t.Helper()
 	id := idem.NewKeyID("m1", "k")
 	fp, _ := fingerprintOf("http", "a")(1)
@@ -24,11 +25,11 @@ func fallenBehind(t *testing.T, status int, earlier uint64, has idem.State) (b *
 	fence.Token -= earlier
 	nonce := was.Attempt.Nonce
 	if earlier != 0 {
-		nonce = idem.NewNonce()
+		nonce = driver.NewNonce()
 	}
-	got, err := b.store.Begin(t.Context(), id, idem.BeginRequest{Kind: b.policy.Kind, Fence: fence, Nonce: nonce, Fingerprint: fp})
-	if err == nil && has != idem.StatePending {
-		_, err = b.store.Settle(t.Context(), id, idem.Settlement{Attempt: got.Record.Attempt, State: has, KeyTTL: idem.DefaultKeyTTL})
+	got, err := b.store.Begin(t.Context(), id, driver.BeginRequest{Kind: b.kind(), Fence: fence, Nonce: nonce, Fingerprint: fp})
+	if err == nil && has != driver.StatePending {
+		_, err = b.store.Settle(t.Context(), id, driver.Settlement{Attempt: got.Record.Attempt, State: has, KeyTTL: idem.DefaultKeyTTL})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -37,11 +38,11 @@ func fallenBehind(t *testing.T, status int, earlier uint64, has idem.State) (b *
 }
 
 // stubborn is a store that settles nothing and gives no reason.
-type stubborn struct{ idem.Store }
+type stubborn struct{ driver.Store }
 
-func (s stubborn) Settle(ctx context.Context, id idem.KeyID, _ idem.Settlement) (idem.SettleResult, error) {
+func (s stubborn) Settle(ctx context.Context, id driver.KeyID, _ driver.Settlement) (driver.SettleResult, error) {
 	rec, err := s.Get(ctx, id)
-	return idem.SettleResult{Record: rec}, err
+	return driver.SettleResult{Record: rec}, err
 }
 
 // TestMarkerStaysWhileTheStoreTakesUpNothing: as below, and the store does not say why.
@@ -50,12 +51,12 @@ func TestMarkerStaysWhileTheStoreTakesUpNothing(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status  int
 		earlier uint64
-		has     idem.State
+		has     driver.State
 		code    idem.Code
 	}{
-		"in doubt, and an earlier attempt is released":  {500, 2, idem.StateReleased, idem.CodeOutcomeUnknown},
-		"completed, and an earlier attempt is released": {201, 2, idem.StateReleased, idem.CodeResultUnavailable},
-		"completed, and the attempt itself is in doubt": {201, 0, idem.StateUnknown, idem.CodeUnavailable},
+		"in doubt, and an earlier attempt is released":  {500, 2, driver.StateReleased, idem.CodeOutcomeUnknown},
+		"completed, and an earlier attempt is released": {201, 2, driver.StateReleased, idem.CodeResultUnavailable},
+		"completed, and the attempt itself is in doubt": {201, 0, driver.StateUnknown, idem.CodeUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, was := fallenBehind(t, tt.status, tt.earlier, tt.has)
@@ -76,16 +77,16 @@ func TestMarkerStaysWhileTheStoreTakesUpNothing(t *testing.T) {
 func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
 	for name, tt := range map[string]struct {
-		marker  idem.State
-		status  int        // that leaves the marker
-		earlier uint64     // how far the fence of the store's attempt is below the marked one
-		has     idem.State // of the attempt in the store
+		marker  driver.State
+		status  int          // that leaves the marker
+		earlier uint64       // how far the fence of the store's attempt is below the marked one
+		has     driver.State // of the attempt in the store
 	}{
-		"in doubt, and an earlier attempt is released":   {idem.StateUnknown, 500, 2, idem.StateReleased},
-		"in doubt, and an earlier attempt is in doubt":   {idem.StateUnknown, 500, 2, idem.StateUnknown},
-		"completed, and an earlier attempt is released":  {idem.StateCompleted, 201, 2, idem.StateReleased},
-		"completed, and the attempt itself is in doubt":  {idem.StateCompleted, 201, 0, idem.StateUnknown},
-		"completed, and the attempt itself is not ended": {idem.StateCompleted, 201, 0, idem.StatePending},
+		"in doubt, and an earlier attempt is released":   {driver.StateUnknown, 500, 2, driver.StateReleased},
+		"in doubt, and an earlier attempt is in doubt":   {driver.StateUnknown, 500, 2, driver.StateUnknown},
+		"completed, and an earlier attempt is released":  {driver.StateCompleted, 201, 2, driver.StateReleased},
+		"completed, and the attempt itself is in doubt":  {driver.StateCompleted, 201, 0, driver.StateUnknown},
+		"completed, and the attempt itself is not ended": {driver.StateCompleted, 201, 0, driver.StatePending},
 	} {
 		for how, ask := range map[string]func(*markedBundle, *idem.Engine) error{
 			"a request": func(b *markedBundle, e *idem.Engine) error {
@@ -123,18 +124,18 @@ func TestForeignAttemptBesideAMarkerIsLeftAlone(t *testing.T) {
 	}
 	b.wipe()
 	fp, _ := fingerprintOf("http", "a")(1)
-	_, err := b.lossy.Begin(t.Context(), idem.NewKeyID("m1", "k"), idem.BeginRequest{Kind: b.policy.Kind,
-		Fence: idem.Fence{Domain: "elsewhere", Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp})
+	_, err := b.lossy.Begin(t.Context(), idem.NewKeyID("m1", "k"), driver.BeginRequest{Kind: b.kind(),
+		Fence: driver.Fence{Domain: "elsewhere", Token: 1}, Nonce: driver.NewNonce(), Fingerprint: fp})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = b.do("k", "a")
 	b.wantRefused(err, idem.CodeInProgress)
 	rec, err := b.lossy.Get(t.Context(), idem.NewKeyID("m1", "k"))
-	if err != nil || rec.State != idem.StatePending {
+	if err != nil || rec.State != driver.StatePending {
 		t.Errorf("Get() = %v, %v, want the attempt pending", rec.State, err)
 	}
-	b.wantMarker("k", idem.StateUnknown)
+	b.wantMarker("k", driver.StateUnknown)
 	b.wantRuns(0)
 }
 
@@ -145,11 +146,11 @@ func TestMarkerIsLeftForAttemptsWithoutOne(t *testing.T) {
 		status int
 		ttl    bool // the outcome is over at once
 		code   idem.Code
-		want   idem.State
+		want   driver.State
 	}{
-		"in doubt":  {500, false, idem.CodeOutcomeUnknown, idem.StateUnknown},
-		"completed": {404, false, "", idem.StateCompleted},
-		"expired":   {404, true, idem.CodeKeyExpired, idem.StateCompleted},
+		"in doubt":  {500, false, idem.CodeOutcomeUnknown, driver.StateUnknown},
+		"completed": {404, false, "", driver.StateCompleted},
+		"expired":   {404, true, idem.CodeKeyExpired, driver.StateCompleted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, nil)

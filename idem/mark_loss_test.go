@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // TestStoreThatFallsBackUnderAHolder: what the holder knows, and has told its
@@ -16,38 +18,38 @@ func TestStoreThatFallsBackUnderAHolder(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
 	fp, _ := fingerprintOf("http", "a")(1)
 	for name, tt := range map[string]struct {
-		kind idem.KeyKind
+		kind driver.KeyKind
 		fall func(b *markedBundle)
 	}{
-		"issued token again": {idem.IssuedToken, func(b *markedBundle) {
+		"issued token again": {driver.IssuedToken, func(b *markedBundle) {
 			if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
 				b.Fatal(err)
 			}
 		}},
-		"earlier released attempt": {idem.ClientKey, func(b *markedBundle) {
-			got, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: idem.Fence{Domain: "x", Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp})
+		"earlier released attempt": {driver.ClientKey, func(b *markedBundle) {
+			got, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: driver.Fence{Domain: "x", Token: 1}, Nonce: driver.NewNonce(), Fingerprint: fp})
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := b.store.Settle(ctx, id, idem.Settlement{Attempt: got.Record.Attempt, State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
+			if _, err := b.store.Settle(ctx, id, driver.Settlement{Attempt: got.Record.Attempt, State: driver.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
 				b.Fatal(err)
 			}
 		}},
-		"earlier open attempt, route that runs again in doubt": {idem.ClientKey, func(b *markedBundle) {
+		"earlier open attempt, route that runs again in doubt": {driver.ClientKey, func(b *markedBundle) {
 			b.policy.InDoubt = idem.RunAgain()
-			if _, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: idem.Fence{Domain: b.domain(), Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp}); err != nil {
+			if _, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: driver.Fence{Domain: b.domain(), Token: 1}, Nonce: driver.NewNonce(), Fingerprint: fp}); err != nil {
 				b.Fatal(err)
 			}
 		}},
-		"wiped, then the late abort of an earlier holder": {idem.ClientKey, func(b *markedBundle) {
-			if err := b.store.Abort(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: idem.Fence{Domain: "x", Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp}); err != nil {
+		"wiped, then the late abort of an earlier holder": {driver.ClientKey, func(b *markedBundle) {
+			if err := b.store.Abort(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: driver.Fence{Domain: "x", Token: 1}, Nonce: driver.NewNonce(), Fingerprint: fp}); err != nil {
 				b.Fatal(err)
 			}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setupMarked(t, func(p *idem.Policy) { p.Kind = tt.kind })
-			if tt.kind == idem.IssuedToken {
+			b := setupMarked(t, func(p *idem.Policy) { p.IssuedTokens = tt.kind == driver.IssuedToken })
+			if tt.kind == driver.IssuedToken {
 				if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
 					t.Fatal(err)
 				}
@@ -67,7 +69,7 @@ func TestStoreThatFallsBackUnderAHolder(t *testing.T) {
 }
 
 func (b *markedBundle) domain() string {
-	l, err := b.locker.TryAcquire(context.Background(), idem.LockRequest{KeyID: idem.NewKeyID("other", "other")})
+	l, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: idem.NewKeyID("other", "other")})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -76,7 +78,7 @@ func (b *markedBundle) domain() string {
 }
 
 // beforeBegin returns the store of b with a call of fn before its first Begin.
-func (b *markedBundle) beforeBegin(fn func() error) idem.Store {
+func (b *markedBundle) beforeBegin(fn func() error) driver.Store {
 	s := idemtest.NewFaultyStore(b.lossy)
 	s.Before("Begin", 1, fn)
 	return s
@@ -87,19 +89,19 @@ func (b *markedBundle) beforeBegin(fn func() error) idem.Store {
 func TestFallbackBetweenMarkerAndBegin(t *testing.T) {
 	b := setupMarked(t, nil)
 	_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { return idem.Response{}, errDown })
-	b.wantMarker("k", idem.StateUnknown)
+	b.wantMarker("k", driver.StateUnknown)
 	id := idem.NewKeyID("m1", "k")
 	earlier, first := b.lossy.now.Load(), b.marks.marker(id)
 	later := *first
-	later.State, later.Attempt = idem.StateCompleted, idem.Attempt{Number: 2, Fence: first.Attempt.Fence, Nonce: idem.NewNonce()}
+	later.State, later.Attempt = driver.StateCompleted, driver.Attempt{Number: 2, Fence: first.Attempt.Fence, Nonce: driver.NewNonce()}
 	later.Attempt.Fence.Token++
 	b.marks.markers[id] = &later
 	b.wipe()
 	h := b.beforeBegin(func() error { b.lossy.now.Store(earlier); return nil })
 	_, err := b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
-	if m := b.marks.marker(id); m.State != idem.StateCompleted || m.Attempt != later.Attempt {
-		t.Errorf("marker = %v of attempt %d, want %v of attempt 2", m.State, m.Attempt.Number, idem.StateCompleted)
+	if m := b.marks.marker(id); m.State != driver.StateCompleted || m.Attempt != later.Attempt {
+		t.Errorf("marker = %v of attempt %d, want %v of attempt 2", m.State, m.Attempt.Number, driver.StateCompleted)
 	}
 }
 
@@ -109,7 +111,7 @@ func TestLossBetweenMarkerAndBegin(t *testing.T) {
 	b := setupMarked(t, nil)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	h := b.beforeBegin(func() error { b.wipe(); return nil })
 	_, err = b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
@@ -122,7 +124,7 @@ func TestNothingBeginsUnderAMarkerThatCannotBeCompared(t *testing.T) {
 	b := setupMarked(t, nil)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	store := idemtest.NewFaultyStore(b.lossy)
 	store.FailBefore("Get", 2, nil)
@@ -144,7 +146,7 @@ func TestLossWhileARepeatTakesTheLock(t *testing.T) {
 	l.Before("TryAcquire", 1, func() error {
 		res, err := finish()
 		b.wantPaid(res, err, 1, false)
-		b.wantMarker("k", idem.StateCompleted)
+		b.wantMarker("k", driver.StateCompleted)
 		return nil
 	})
 	_, err := b.another(l, h).Do(t.Context(), b.operation("k", "a"), b.pay)
@@ -159,12 +161,12 @@ func TestAbortedBeginDoesNotOutrankAMarker(t *testing.T) {
 	b := setupMarked(t, nil)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	h := b.beforeBegin(func() error { b.wipe(); return errDown })
 	_, err = b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
-	b.eventually("abort", func() bool { return b.saw(idem.EventBeginAborted) > 0 })
+	b.eventually("abort", func() bool { return b.saw(telemetry.EventBeginAborted) > 0 })
 	b.eventually("release", func() bool {
 		_, err = b.do("k", "a")
 		return !refusedAs(err, idem.CodeInProgress)
@@ -191,7 +193,7 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 		"resolver":              {ask(idem.Applied(created(70))), 70, 0},
 		"resolver, not applied": {ask(idem.NotApplied()), 1, 1},
 		"operator": {func(b *markedBundle) error {
-			_, err := b.engine.Decide(t.Context(), id, idem.Attempt{}, idem.Applied(created(70)), idem.Decision{By: "ops"}, &b.policy)
+			_, err := b.engine.Decide(t.Context(), id, driver.Attempt{}, idem.Applied(created(70)), driver.Decision{By: "ops"}, &b.policy)
 			return err
 		}, 70, 0},
 	} {
@@ -200,10 +202,10 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 			if _, err := b.doWith("k", "a", answers(500)); err != nil {
 				t.Fatal(err)
 			}
-			b.wantMarker("k", idem.StateUnknown)
+			b.wantMarker("k", driver.StateUnknown)
 			domain := b.domain() // its fence is above that of the marker
 			b.wipe()
-			late := idem.BeginRequest{Fence: idem.Fence{Domain: domain, Token: b.marks.marker(id).Attempt.Fence.Token + 1}, Nonce: idem.NewNonce()}
+			late := driver.BeginRequest{Fence: driver.Fence{Domain: domain, Token: b.marks.marker(id).Attempt.Fence.Token + 1}, Nonce: driver.NewNonce()}
 			if err := b.lossy.Abort(t.Context(), id, late); err != nil {
 				t.Fatal(err)
 			}
@@ -211,14 +213,14 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 			broken.FailBefore("Settle", 2, nil) // the attempt is not written anew
 			_, err := b.another(b.marks, broken).Do(t.Context(), b.operation("k", "a"), b.pay)
 			b.wantRefused(err, idem.CodeUnavailable)
-			if err := tt.settle(b); !errors.Is(err, idem.ErrUnavailable) {
-				t.Fatalf("the first call = %v, want %v", err, idem.ErrUnavailable)
+			if err := tt.settle(b); !errors.Is(err, driver.ErrUnavailable) {
+				t.Fatalf("the first call = %v, want %v", err, driver.ErrUnavailable)
 			}
-			b.wantMarker("k", idem.StateUnknown)
+			b.wantMarker("k", driver.StateUnknown)
 			if err := tt.settle(b); err != nil {
 				t.Fatalf("the second call = %v, want <nil>", err)
 			}
-			b.wantMarker("k", idem.StateCompleted)
+			b.wantMarker("k", driver.StateCompleted)
 			res, err := b.do("k", "a")
 			b.wantPaid(res, err, tt.payment, true)
 			b.wantRuns(int64(tt.runs))
@@ -243,13 +245,13 @@ func TestLaterMarkerIsLeftAlone(t *testing.T) {
 		// Another instance is faster: not applied, runs attempt 2, completes, marks.
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, false)
-		b.wantMarker("k", idem.StateCompleted)
+		b.wantMarker("k", driver.StateCompleted)
 		verdict = idem.StillUnknown()
 		return nil
 	})
 	_, _ = b.another(l, b.lossy).Do(t.Context(), b.operation("k", "a"), answers(500))
 	b.wantRuns(1)
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 }
 
 // TestUnknownKnownByAMarkerAloneCanBeSettled, before any client has come back.
@@ -259,12 +261,12 @@ func TestUnknownKnownByAMarkerAloneCanBeSettled(t *testing.T) {
 	if _, err := b.doWith("k", "a", answers(500)); err != nil {
 		t.Fatal(err)
 	}
-	b.wantMarker("k", idem.StateUnknown)
+	b.wantMarker("k", driver.StateUnknown)
 	b.wipe()
-	if _, err := b.engine.Decide(t.Context(), id, idem.Attempt{}, idem.Applied(created(70)), idem.Decision{By: "ops"}, &b.policy); err != nil {
+	if _, err := b.engine.Decide(t.Context(), id, driver.Attempt{}, idem.Applied(created(70)), driver.Decision{By: "ops"}, &b.policy); err != nil {
 		t.Fatalf("Decide() = %v", err)
 	}
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 70, true)
 	if _, err := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "never"), &b.policy); !errors.Is(err, idem.ErrNotOpen) {
@@ -273,30 +275,30 @@ func TestUnknownKnownByAMarkerAloneCanBeSettled(t *testing.T) {
 }
 
 func TestMarkerSettledBy(t *testing.T) {
-	m := idem.Marker{State: idem.StateUnknown, Attempt: idem.Attempt{Number: 2, Fence: idem.Fence{Domain: "d", Token: 5}, Nonce: idem.Nonce{1}}}
-	at := func(s idem.State, number uint32, token uint64, nonce byte) idem.Record {
-		return idem.Record{State: s, Attempt: idem.Attempt{Number: number, Fence: idem.Fence{Domain: "d", Token: token}, Nonce: idem.Nonce{nonce}}}
+	m := driver.Marker{State: driver.StateUnknown, Attempt: driver.Attempt{Number: 2, Fence: driver.Fence{Domain: "d", Token: 5}, Nonce: driver.Nonce{1}}}
+	at := func(s driver.State, number uint32, token uint64, nonce byte) driver.Record {
+		return driver.Record{State: s, Attempt: driver.Attempt{Number: number, Fence: driver.Fence{Domain: "d", Token: token}, Nonce: driver.Nonce{nonce}}}
 	}
 	for name, tt := range map[string]struct {
-		rec  idem.Record
+		rec  driver.Record
 		want bool
 	}{
-		"none":                       {idem.Record{}, false},
-		"open":                       {at(idem.StateUnknown, 2, 5, 1), false},
-		"a later one, open":          {at(idem.StatePending, 3, 6, 2), false},
-		"completed":                  {at(idem.StateCompleted, 2, 5, 1), true},
-		"expired":                    {at(idem.StateExpired, 2, 5, 1), true},
-		"released":                   {at(idem.StateReleased, 2, 5, 1), true},
-		"released, later":            {at(idem.StateReleased, 3, 7, 2), true},
-		"released, same fence":       {at(idem.StateReleased, 3, 5, 2), false},
-		"completed, earlier":         {at(idem.StateCompleted, 1, 3, 2), true}, // no attempt follows
-		"expired, earlier":           {at(idem.StateExpired, 1, 3, 2), true},
-		"none, of a later attempt":   {at(idem.StateNone, 3, 7, 2), false},
-		"released, an aborted one":   {at(idem.StateReleased, 2, 7, 2), false}, // or from before the marker
-		"released, earlier":          {at(idem.StateReleased, 1, 3, 2), false},
-		"released, after a loss":     {at(idem.StateReleased, 0, 9, 2), false},
-		"issued, never used":         {at(idem.StateIssued, 0, 0, 0), false},
-		"issued again, this attempt": {at(idem.StateIssued, 2, 5, 1), true},
+		"none":                       {driver.Record{}, false},
+		"open":                       {at(driver.StateUnknown, 2, 5, 1), false},
+		"a later one, open":          {at(driver.StatePending, 3, 6, 2), false},
+		"completed":                  {at(driver.StateCompleted, 2, 5, 1), true},
+		"expired":                    {at(driver.StateExpired, 2, 5, 1), true},
+		"released":                   {at(driver.StateReleased, 2, 5, 1), true},
+		"released, later":            {at(driver.StateReleased, 3, 7, 2), true},
+		"released, same fence":       {at(driver.StateReleased, 3, 5, 2), false},
+		"completed, earlier":         {at(driver.StateCompleted, 1, 3, 2), true}, // no attempt follows
+		"expired, earlier":           {at(driver.StateExpired, 1, 3, 2), true},
+		"none, of a later attempt":   {at(driver.StateNone, 3, 7, 2), false},
+		"released, an aborted one":   {at(driver.StateReleased, 2, 7, 2), false}, // or from before the marker
+		"released, earlier":          {at(driver.StateReleased, 1, 3, 2), false},
+		"released, after a loss":     {at(driver.StateReleased, 0, 9, 2), false},
+		"issued, never used":         {at(driver.StateIssued, 0, 0, 0), false},
+		"issued again, this attempt": {at(driver.StateIssued, 2, 5, 1), true},
 	} {
 		if got := m.SettledBy(&tt.rec); got != tt.want {
 			t.Errorf("%s: SettledBy() = %v, want %v", name, got, tt.want)

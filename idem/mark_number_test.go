@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
@@ -13,25 +15,25 @@ import (
 // marker, and the second one left one. earlier is the store as it was before both of that.
 type numberTwice struct {
 	*markedBundle
-	id      idem.KeyID
-	undone  idem.Attempt
+	id      driver.KeyID
+	undone  driver.Attempt
 	earlier *memorystore.Store
 	outer   *idemtest.FaultyStore // in front of inner, and that in front of the store
 	inner   *idemtest.FaultyStore
 	second  *idem.Engine // on outer
 }
 
-func setupNumberTwice(t *testing.T, want idem.State, policy func(*idem.Policy)) *numberTwice {
+func setupNumberTwice(t *testing.T, want driver.State, policy func(*idem.Policy)) *numberTwice {
 	t.Helper()
 	b := &numberTwice{markedBundle: setupMarked(t, policy), id: idem.NewKeyID("m1", "k")}
 	b.undone = b.interrupted("k", "a")
 	b.earlier = b.lossy.now.Load()
 	b.wipe()
-	undo := idem.BeginRequest{Kind: b.policy.Kind, Fence: b.undone.Fence, Nonce: b.undone.Nonce}
+	undo := driver.BeginRequest{Kind: b.kind(), Fence: b.undone.Fence, Nonce: b.undone.Nonce}
 	if err := b.store.Abort(t.Context(), b.id, undo); err != nil {
 		t.Fatal(err)
 	}
-	if want == idem.StateCompleted {
+	if want == driver.StateCompleted {
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, false)
 	} else {
@@ -56,7 +58,7 @@ func (b *numberTwice) fallBack() { b.lossy.now.Store(b.earlier) }
 // release is the late decision of the holder after the undone attempt that it had no effect.
 func (b *numberTwice) release() {
 	b.Helper()
-	res, err := b.lossy.Settle(b.Context(), b.id, idem.Settlement{Attempt: b.undone, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL})
+	res, err := b.lossy.Settle(b.Context(), b.id, driver.Settlement{Attempt: b.undone, ID: driver.NewNonce(), State: driver.StateReleased, KeyTTL: idem.DefaultKeyTTL})
 	if err != nil || !res.Settled {
 		b.Fatalf("Settle() of the undone attempt = %+v, %v", res, err)
 	}
@@ -95,7 +97,7 @@ func TestStoreFallsBackToAnAttemptWithTheMarkedNumber(t *testing.T) {
 			b.inner.Before("Begin", 1, func() error { b.fallBack(); b.release(); b.locker.Revoke(b.id); return nil })
 		},
 	} {
-		for _, marked := range []idem.State{idem.StateCompleted, idem.StateUnknown} {
+		for _, marked := range []driver.State{driver.StateCompleted, driver.StateUnknown} {
 			t.Run(name+", marker "+marked.String(), func(t *testing.T) {
 				b := setupNumberTwice(t, marked, nil)
 				fail(b)
@@ -103,7 +105,7 @@ func TestStoreFallsBackToAnAttemptWithTheMarkedNumber(t *testing.T) {
 					t.Error("Do() = <nil>, want a refusal")
 				}
 				want := idem.CodeResultUnavailable
-				if marked == idem.StateUnknown {
+				if marked == driver.StateUnknown {
 					want = idem.CodeOutcomeUnknown
 				}
 				b.eventually("refusal "+string(want), func() bool {
@@ -120,7 +122,7 @@ func TestStoreFallsBackToAnAttemptWithTheMarkedNumber(t *testing.T) {
 // TestLateAbortUnderAMarkerReleasesNothing: the attempt began from an old record, its holder lost
 // the lease, and the next holder has left it in doubt.
 func TestLateAbortUnderAMarkerReleasesNothing(t *testing.T) {
-	b := setupNumberTwice(t, idem.StateUnknown, nil)
+	b := setupNumberTwice(t, driver.StateUnknown, nil)
 	b.wipe()
 	b.inner.Before("Begin", 1, func() error { b.fallBack(); b.release(); b.locker.Revoke(b.id); return nil })
 	b.inner.FailBefore("Abort", idemtest.Every, nil)
@@ -129,7 +131,7 @@ func TestLateAbortUnderAMarkerReleasesNothing(t *testing.T) {
 	_, err = b.do("k", "a")
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.inner.Heal("Abort")
-	b.eventually("the abort", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+	b.eventually("the abort", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 	_, err = b.do("k", "a")
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.wantRuns(1)
@@ -140,7 +142,7 @@ func TestLateAbortUnderAMarkerReleasesNothing(t *testing.T) {
 func TestCompletedMarkerBeatsALaterAttemptInDoubt(t *testing.T) {
 	for name, lost := range map[string]bool{"": false, ", and the answer of Begin is lost": true} {
 		t.Run("the store falls back before Begin"+name, func(t *testing.T) {
-			b := setupNumberTwice(t, idem.StateCompleted, func(p *idem.Policy) { p.InDoubt = idem.RunAgain() })
+			b := setupNumberTwice(t, driver.StateCompleted, func(p *idem.Policy) { p.InDoubt = idem.RunAgain() })
 			b.wipe()
 			b.inner.Before("Begin", 1, func() error { b.fallBack(); return nil })
 			if lost {
@@ -166,15 +168,15 @@ func TestDecisionOutlivesAnUnansweredBegin(t *testing.T) {
 	if _, err := b.doWith("k", "a", answers(500)); err != nil {
 		t.Fatal(err)
 	}
-	b.wantMarker("k", idem.StateUnknown)
+	b.wantMarker("k", driver.StateUnknown)
 	id := idem.NewKeyID("m1", "k")
-	if _, err := b.store.Settle(t.Context(), id, idem.Settlement{Attempt: b.marks.marker(id).Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
+	if _, err := b.store.Settle(t.Context(), id, driver.Settlement{Attempt: b.marks.marker(id).Attempt, ID: driver.NewNonce(), State: driver.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
 		t.Fatal(err)
 	}
 	h := b.beforeBegin(func() error { return errDown })
 	_, err := b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
-	b.wantMarker("k", idem.StateNone)
+	b.wantMarker("k", driver.StateNone)
 	b.eventually("payment", func() bool {
 		res, err := b.do("k", "a")
 		return err == nil && !res.Replayed

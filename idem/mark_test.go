@@ -7,15 +7,17 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // markingLocker keeps markers beside the locks of another locker.
 type markingLocker struct {
-	idem.Locker
+	driver.Locker
 	mu      sync.Mutex
-	markers map[idem.KeyID]*idem.Marker
+	markers map[driver.KeyID]*driver.Marker
 
 	begun      func(*markingLease) error   // in place of MarkBegun; nil: what it does
 	begunUnder func(context.Context) error // likewise
@@ -23,16 +25,16 @@ type markingLocker struct {
 }
 
 type markingLease struct {
-	idem.Lease
+	driver.Lease
 	l      *markingLocker
-	id     idem.KeyID
-	found  *idem.Marker
-	begun  *idem.Marker
-	leave  *idem.Marker
+	id     driver.KeyID
+	found  *driver.Marker
+	begun  *driver.Marker
+	leave  *driver.Marker
 	marked bool
 }
 
-func (l *markingLocker) TryAcquire(ctx context.Context, r idem.LockRequest) (idem.Lease, error) {
+func (l *markingLocker) TryAcquire(ctx context.Context, r driver.LockRequest) (driver.Lease, error) {
 	lease, err := l.Locker.TryAcquire(ctx, r)
 	if err != nil {
 		return nil, err
@@ -40,19 +42,19 @@ func (l *markingLocker) TryAcquire(ctx context.Context, r idem.LockRequest) (ide
 	return &markingLease{Lease: lease, l: l, id: r.KeyID, found: l.marker(r.KeyID)}, nil
 }
 
-func (l *markingLocker) marker(id idem.KeyID) *idem.Marker {
+func (l *markingLocker) marker(id driver.KeyID) *driver.Marker {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.markers[id]
 }
 
-var _ idem.MarkingLease = (*markingLease)(nil)
+var _ driver.MarkingLease = (*markingLease)(nil)
 
-func (l *markingLease) Marker() *idem.Marker         { return l.found }
-func (l *markingLease) LeavesMarkers() bool          { return true }
-func (l *markingLease) MarkOnRelease(m *idem.Marker) { l.leave, l.marked = m, true }
+func (l *markingLease) Marker() *driver.Marker         { return l.found }
+func (l *markingLease) LeavesMarkers() bool            { return true }
+func (l *markingLease) MarkOnRelease(m *driver.Marker) { l.leave, l.marked = m, true }
 
-func (l *markingLease) MarkBegun(ctx context.Context, m idem.Marker) error {
+func (l *markingLease) MarkBegun(ctx context.Context, m driver.Marker) error {
 	l.begun = &m
 	if hook := l.l.begunUnder; hook != nil {
 		return hook(ctx)
@@ -87,23 +89,23 @@ func (l *markingLease) ReleaseInBackground()              { l.settle(); l.Lease.
 
 // fallibleStore is a store whose records can be lost.
 type fallibleStore struct {
-	idem.Store
+	driver.Store
 	now atomic.Pointer[memorystore.Store]
 }
 
-func (s *fallibleStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *fallibleStore) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	return s.now.Load().Get(ctx, id)
 }
 
-func (s *fallibleStore) Begin(ctx context.Context, id idem.KeyID, r idem.BeginRequest) (idem.BeginResult, error) {
+func (s *fallibleStore) Begin(ctx context.Context, id driver.KeyID, r driver.BeginRequest) (driver.BeginResult, error) {
 	return s.now.Load().Begin(ctx, id, r)
 }
 
-func (s *fallibleStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (s *fallibleStore) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	return s.now.Load().Settle(ctx, id, st)
 }
 
-func (s *fallibleStore) Abort(ctx context.Context, id idem.KeyID, r idem.BeginRequest) error {
+func (s *fallibleStore) Abort(ctx context.Context, id driver.KeyID, r driver.BeginRequest) error {
 	return s.now.Load().Abort(ctx, id, r)
 }
 
@@ -118,7 +120,7 @@ type markedBundle struct {
 func setupMarked(t *testing.T, policy func(*idem.Policy)) *markedBundle {
 	t.Helper()
 	b := &markedBundle{bundle: setup(t, parts{policy: policy}), lossy: &fallibleStore{}}
-	b.marks = &markingLocker{Locker: b.locker, markers: map[idem.KeyID]*idem.Marker{}}
+	b.marks = &markingLocker{Locker: b.locker, markers: map[driver.KeyID]*driver.Marker{}}
 	b.wipe()
 	b.lossy.Store = b.store
 	b.engine = b.another(b.marks, b.lossy, idem.WithObserver(b.observe))
@@ -132,12 +134,12 @@ func (b *markedBundle) wipe() {
 	b.store = s
 }
 
-func (b *markedBundle) wantMarker(key string, want idem.State) {
+func (b *markedBundle) wantMarker(key string, want driver.State) {
 	b.Helper()
 	b.eventually("marker of "+key+" in state "+want.String(), func() bool {
 		m := b.marks.marker(idem.NewKeyID("m1", idem.Key(key)))
 		if m == nil {
-			return want == idem.StateNone
+			return want == driver.StateNone
 		}
 		return m.State == want
 	})
@@ -147,7 +149,7 @@ func TestCompletedKeyIsNeverRunAgainAfterALoss(t *testing.T) {
 	b := setupMarked(t, nil)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	_, err = b.do("k", "b")
 	b.wantRefused(err, idem.CodeKeyReused)
@@ -156,11 +158,11 @@ func TestCompletedKeyIsNeverRunAgainAfterALoss(t *testing.T) {
 		b.wantRefused(err, idem.CodeResultUnavailable)
 	}
 	b.wantRuns(1)
-	b.wantState("k", idem.StateCompleted)
-	if n := b.saw(idem.EventMarked); n != 1 {
+	b.wantState("k", driver.StateCompleted)
+	if n := b.saw(telemetry.EventMarked); n != 1 {
 		t.Errorf("%d requests needed the marker, want 1", n)
 	}
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 }
 
 func TestKeyWithoutEffectLeavesNoMarker(t *testing.T) {
@@ -168,7 +170,7 @@ func TestKeyWithoutEffectLeavesNoMarker(t *testing.T) {
 	if _, err := b.doWith("k", "a", answers(429)); err != nil {
 		t.Fatal(err)
 	}
-	b.wantMarker("k", idem.StateNone)
+	b.wantMarker("k", driver.StateNone)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
 }
@@ -178,26 +180,26 @@ func TestUnknownOutcomeIsToldAfterALoss(t *testing.T) {
 	if res, err := b.doWith("k", "a", answers(500)); err != nil || res.Response.Status != 500 {
 		t.Fatalf("Do() = %+v, %v", res, err)
 	}
-	b.wantMarker("k", idem.StateUnknown)
+	b.wantMarker("k", driver.StateUnknown)
 	b.wipe()
 	for range 2 {
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeOutcomeUnknown)
 	}
 	b.wantRuns(0)
-	b.wantState("k", idem.StateUnknown)
-	if n := b.saw(idem.EventMarked); n != 1 {
+	b.wantState("k", driver.StateUnknown)
+	if n := b.saw(telemetry.EventMarked); n != 1 {
 		t.Errorf("%d requests needed the marker, want 1", n)
 	}
 
 	// An operator settles it; what the marker said is over then.
-	if _, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); err != nil {
+	if _, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), driver.Attempt{}, idem.NotApplied(), driver.Decision{By: "ops"}, &b.policy); err != nil {
 		t.Fatalf("Decide() = %v", err)
 	}
-	b.wantMarker("k", idem.StateNone)
+	b.wantMarker("k", driver.StateNone)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 }
 
 func TestResolverIsAskedAfterALoss(t *testing.T) {
@@ -217,12 +219,12 @@ func TestResolverIsAskedAfterALoss(t *testing.T) {
 			if _, err := b.doWith("k", "a", answers(500)); err != nil {
 				t.Fatal(err)
 			}
-			b.wantMarker("k", idem.StateUnknown)
+			b.wantMarker("k", driver.StateUnknown)
 			b.wipe()
 			verdict = tt.resolution
 			res, err := b.do("k", "a")
 			b.wantPaid(res, err, tt.paid, tt.replayed)
-			b.wantMarker("k", idem.StateCompleted)
+			b.wantMarker("k", driver.StateCompleted)
 		})
 	}
 }
@@ -233,30 +235,30 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 	ctx := context.Background()
 	id := idem.NewKeyID("m1", "k")
 	fp, _ := fingerprintOf("http", "a")(1)
-	for name, fallBack := range map[string]func(b *markedBundle, was idem.Attempt){
-		"to before the attempt, where a token was issued": func(b *markedBundle, _ idem.Attempt) {
+	for name, fallBack := range map[string]func(b *markedBundle, was driver.Attempt){
+		"to before the attempt, where a token was issued": func(b *markedBundle, _ driver.Attempt) {
 			if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
 				b.Fatal(err)
 			}
 		},
-		"to an earlier attempt that was released": func(b *markedBundle, was idem.Attempt) {
+		"to an earlier attempt that was released": func(b *markedBundle, was driver.Attempt) {
 			was.Fence.Token -= 2
-			got, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: was.Fence, Nonce: idem.NewNonce(), Fingerprint: fp})
+			got, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: was.Fence, Nonce: driver.NewNonce(), Fingerprint: fp})
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := b.store.Settle(ctx, id, idem.Settlement{Attempt: got.Record.Attempt, State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
+			if _, err := b.store.Settle(ctx, id, driver.Settlement{Attempt: got.Record.Attempt, State: driver.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
 				b.Fatal(err)
 			}
 		},
-		"to an earlier attempt that is open": func(b *markedBundle, was idem.Attempt) {
+		"to an earlier attempt that is open": func(b *markedBundle, was driver.Attempt) {
 			was.Fence.Token -= 2
-			if _, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: was.Fence, Nonce: idem.NewNonce(), Fingerprint: fp}); err != nil {
+			if _, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: was.Fence, Nonce: driver.NewNonce(), Fingerprint: fp}); err != nil {
 				b.Fatal(err)
 			}
 		},
-		"to the attempt itself, not settled": func(b *markedBundle, was idem.Attempt) {
-			if _, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: was.Fence, Nonce: was.Nonce, Fingerprint: fp}); err != nil {
+		"to the attempt itself, not settled": func(b *markedBundle, was driver.Attempt) {
+			if _, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: was.Fence, Nonce: was.Nonce, Fingerprint: fp}); err != nil {
 				b.Fatal(err)
 			}
 		},
@@ -265,17 +267,17 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 			b := setupMarked(t, func(p *idem.Policy) {
 				p.InDoubt = idem.RunAgain() // the marker beats even that
 				if name == "to before the attempt, where a token was issued" {
-					p.Kind = idem.IssuedToken
+					p.IssuedTokens = true
 				}
 			})
-			if b.policy.Kind == idem.IssuedToken {
+			if b.policy.IssuedTokens {
 				if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
 					t.Fatal(err)
 				}
 			}
 			res, err := b.do("k", "a")
 			b.wantPaid(res, err, 1, false)
-			b.wantMarker("k", idem.StateCompleted)
+			b.wantMarker("k", driver.StateCompleted)
 			rec, err := b.store.Get(ctx, id)
 			if err != nil {
 				t.Fatal(err)
@@ -287,8 +289,8 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 				b.wantRefused(err, idem.CodeResultUnavailable)
 			}
 			b.wantRuns(1)
-			b.wantMarker("k", idem.StateCompleted)
-			b.wantState("k", idem.StateCompleted)
+			b.wantMarker("k", driver.StateCompleted)
+			b.wantState("k", driver.StateCompleted)
 		})
 	}
 }
@@ -299,7 +301,7 @@ func TestMarkedKeyNeverFailsOpen(t *testing.T) {
 	b := setupMarked(t, func(p *idem.Policy) { p.FailOpen = true })
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	b.wantMarker("k", idem.StateCompleted)
+	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	gets := 0
 	broken := idemtest.NewFaultyStore(b.lossy)
@@ -321,35 +323,35 @@ func TestAttemptAfterTheMarkedOneCounts(t *testing.T) {
 	if _, err := b.doWith("k", "a", answers(500)); err != nil {
 		t.Fatal(err)
 	}
-	b.wantMarker("k", idem.StateUnknown)
+	b.wantMarker("k", driver.StateUnknown)
 	id := idem.NewKeyID("m1", "k")
 	rec, err := b.store.Get(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Settled without the lock, as an operator can where the ensemble is down.
-	if _, err := b.store.Settle(t.Context(), id, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
+	if _, err := b.store.Settle(t.Context(), id, driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
 		t.Fatal(err)
 	}
 	b.interrupted("k", "a") // an attempt that died before it left a marker
 	_, err = b.do("k", "a")
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.wantRuns(0)
-	if st := b.wantState("k", idem.StateUnknown); st.Attempt != 2 {
+	if st := b.wantState("k", driver.StateUnknown); st.Attempt != 2 {
 		t.Errorf("attempt %d is in doubt, want 2", st.Attempt)
 	}
 }
 
 // TestTokenWithoutEffectLeavesNoMarker, also where nothing is left of its record.
 func TestTokenWithoutEffectLeavesNoMarker(t *testing.T) {
-	for name, want := range map[string]idem.State{"record kept": idem.StateIssued, "record lost": idem.StateNone} {
+	for name, want := range map[string]driver.State{"record kept": driver.StateIssued, "record lost": driver.StateNone} {
 		t.Run(name, func(t *testing.T) {
-			b := setupMarked(t, func(p *idem.Policy) { p.Kind = idem.IssuedToken })
+			b := setupMarked(t, func(p *idem.Policy) { p.IssuedTokens = true })
 			if _, err := b.store.Issue(t.Context(), idem.NewKeyID("m1", "k"), idem.DefaultTokenTTL); err != nil {
 				t.Fatal(err)
 			}
 			_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
-				if want == idem.StateNone {
+				if want == driver.StateNone {
 					b.wipe()
 				}
 				return idem.Response{Status: 429}, nil

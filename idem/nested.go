@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // ErrNested says that an operation came from the running execution of its own key. It would
@@ -11,7 +13,7 @@ import (
 var ErrNested = errors.New("idem: this is inside of the running execution of the same key")
 
 // inside returns the running execution of a key by this engine if ctx belongs to it, or nil.
-func (e *Engine) inside(ctx context.Context, id KeyID) *execution {
+func (e *Engine) inside(ctx context.Context, id driver.KeyID) *execution {
 	for x := executionOf(ctx); x != nil; x = x.outer {
 		if x.engine == e && x.of.id == id && !x.ended.Load() {
 			return x

@@ -94,7 +94,7 @@ func TestPassThrough(t *testing.T) {
 		"another scope":            {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Scope = merchantFunc() }), true, false},
 		"another route":            {routed, with(func(p *idem.Policy) { *p = p.ForRoute("POST /v2/pay") }), true, false},
 		"another name":             {named, with(func(p *idem.Policy) { p.Name = "refund" }), false, true},
-		"another kind":             {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Kind = idem.IssuedToken }), false, true},
+		"another kind":             {named, with(func(p *idem.Policy) { p.Name = "pay"; p.IssuedTokens = true }), false, true},
 		"another deadline":         {named, with(func(p *idem.Policy) { p.Name = "pay"; p.HandlerTimeout = time.Minute }), false, true},
 		"no resolver":              {named, with(func(p *idem.Policy) { p.Name = "pay"; p.InDoubt = idem.RunAgain() }), false, true},
 		"another resolver":         {named, with(func(p *idem.Policy) { p.Name = "pay"; p.InDoubt = idem.AskResolver(otherResolver) }), false, true},

@@ -3,6 +3,8 @@ package idem
 import (
 	"context"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Operation is one request for an execution. It comes from a queue, a job or an adapter.
@@ -38,7 +40,7 @@ type Handler func(ctx context.Context) (Response, error)
 type Result struct {
 	Response Response
 	Replayed bool // the stored outcome of an earlier execution
-	KeyID    KeyID
+	KeyID    driver.KeyID
 	Attempt  uint32 // of the response; 0 if the route failed open
 }
 
@@ -50,8 +52,8 @@ type Token struct {
 
 // Status describes a key to its owner.
 type Status struct {
-	State       State
-	Kind        KeyKind
+	State       driver.State
+	Kind        driver.KeyKind
 	OperationID string
 	Attempt     uint32
 	Since       time.Time // zero for an unused key

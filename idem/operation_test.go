@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -21,7 +22,7 @@ func TestDoAppliesThePolicysDefaults(t *testing.T) {
 	op.Policy = &policy
 	res, err := b.engine.Do(t.Context(), op, b.pay)
 	b.wantPaid(res, err, 1, false)
-	st := b.wantState("k1", idem.StateCompleted)
+	st := b.wantState("k1", driver.StateCompleted)
 	if kept := st.ExpiresAt.Sub(st.Since); kept != idem.DefaultResultTTL {
 		t.Errorf("the result is kept for %v, want %v", kept, idem.DefaultResultTTL)
 	}
@@ -34,14 +35,14 @@ func TestDoAppliesThePolicysDefaults(t *testing.T) {
 
 func TestResolveAndDecideApplyThePolicysDefaults(t *testing.T) {
 	paid := created(7)
-	for name, settle := range map[string]func(b *bundle, id idem.KeyID) (idem.Record, error){
-		"Resolve": func(b *bundle, id idem.KeyID) (idem.Record, error) {
+	for name, settle := range map[string]func(b *bundle, id driver.KeyID) (driver.Record, error){
+		"Resolve": func(b *bundle, id driver.KeyID) (driver.Record, error) {
 			return b.engine.Resolve(b.Context(), id, &idem.Policy{InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 				return idem.Applied(paid), nil
 			})})
 		},
-		"Decide": func(b *bundle, id idem.KeyID) (idem.Record, error) {
-			return b.engine.Decide(b.Context(), id, idem.Attempt{}, idem.Applied(paid), idem.Decision{By: "ops"}, &idem.Policy{})
+		"Decide": func(b *bundle, id driver.KeyID) (driver.Record, error) {
+			return b.engine.Decide(b.Context(), id, driver.Attempt{}, idem.Applied(paid), driver.Decision{By: "ops"}, &idem.Policy{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +51,7 @@ func TestResolveAndDecideApplyThePolicysDefaults(t *testing.T) {
 				t.Fatal("Do() = nil, want the handler's error")
 			}
 			rec, err := settle(b, idem.NewKeyID("m1", "k1"))
-			if err != nil || rec.State != idem.StateCompleted {
+			if err != nil || rec.State != driver.StateCompleted {
 				t.Fatalf("%s() = %v, %v, want completed", name, rec.State, err)
 			}
 			if kept := rec.ResultExpires.Sub(rec.Settled); kept != idem.DefaultResultTTL {
@@ -66,18 +67,19 @@ func TestResolveAndDecideApplyThePolicysDefaults(t *testing.T) {
 
 // The engine refuses a wrong operation before it consumes the key.
 func TestOperationThatIsWrongIsRefusedAtOnce(t *testing.T) {
-	noSum := func(uint8) (idem.Fingerprint, error) { return idem.Fingerprint{Version: idem.FingerprintVersion}, nil }
+	noSum := func(uint8) (driver.Fingerprint, error) {
+		return driver.Fingerprint{Version: idem.FingerprintVersion}, nil
+	}
 	for name, spoil := range map[string]func(*idem.Operation){
 		"zero fingerprint": func(op *idem.Operation) {
-			op.Fingerprint = func(uint8) (idem.Fingerprint, error) { return idem.Fingerprint{}, nil }
+			op.Fingerprint = func(uint8) (driver.Fingerprint, error) { return driver.Fingerprint{}, nil }
 		},
 		"no fingerprint":                    func(op *idem.Operation) { op.Fingerprint = nil },
 		"no policy":                         func(op *idem.Operation) { op.Policy = nil },
 		"fingerprint without a sum":         func(op *idem.Operation) { op.Fingerprint = noSum },
 		"fingerprint of another version":    func(op *idem.Operation) { op.Fingerprint = otherVersion },
 		"policy with a negative time":       func(op *idem.Operation) { op.Policy = &idem.Policy{ResultTTL: -time.Second} },
-		"policy of an unknown kind":         func(op *idem.Operation) { op.Policy = &idem.Policy{Kind: 7} },
-		"token route that fails open":       func(op *idem.Operation) { op.Policy = &idem.Policy{Kind: idem.IssuedToken, FailOpen: true} },
+		"token route that fails open":       func(op *idem.Operation) { op.Policy = &idem.Policy{IssuedTokens: true, FailOpen: true} },
 		"no scope":                          func(op *idem.Operation) { op.Policy, op.Scope = &idem.Policy{}, "" },
 		"scope that is not in this context": func(op *idem.Operation) { op.Policy, op.Scope = &idem.Policy{Scope: noScope}, "" },
 	} {
@@ -87,7 +89,7 @@ func TestOperationThatIsWrongIsRefusedAtOnce(t *testing.T) {
 			spoil(&op)
 			_, err := b.engine.Do(t.Context(), op, b.pay)
 			b.wantRefused(err, idem.CodeInternal)
-			b.wantState("k1", idem.StateNone)
+			b.wantState("k1", driver.StateNone)
 			b.wantRuns(0)
 		})
 	}
@@ -116,7 +118,7 @@ func TestFingerprintThatCannotBeMade(t *testing.T) {
 	for err, code := range map[error]idem.Code{boom: idem.CodeBodyInvalid, idem.NewRefusal(idem.CodeBodyTooLarge, boom): idem.CodeBodyTooLarge} {
 		b := setup(t, parts{})
 		op := b.direct("k1", "{}")
-		op.Fingerprint = func(uint8) (idem.Fingerprint, error) { return idem.Fingerprint{}, err }
+		op.Fingerprint = func(uint8) (driver.Fingerprint, error) { return driver.Fingerprint{}, err }
 		_, err := b.engine.Do(t.Context(), op, b.pay)
 		b.wantRefused(err, code)
 		if !errors.Is(err, boom) {
@@ -129,8 +131,8 @@ func TestFingerprintThatCannotBeMade(t *testing.T) {
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	lock, store, book := memorylock.New(), memorystore.New(), newBook()
 	for name, tt := range map[string]struct {
-		lock  idem.Locker
-		store idem.Store
+		lock  driver.Locker
+		store driver.Store
 		opt   idem.Option
 		works bool
 	}{
@@ -172,14 +174,14 @@ func TestPolicyDoubtsNoSuccess(t *testing.T) {
 
 // seen is a locker or a store that other processes can see.
 type seen struct {
-	idem.Locker
-	idem.Store
+	driver.Locker
+	driver.Store
 }
 
-func (seen) Visibility() idem.Visibility { return idem.VisibilityShared }
-func (seen) Ping(context.Context) error  { return nil }
+func (seen) Visibility() driver.Visibility { return driver.VisibilityShared }
+func (seen) Ping(context.Context) error    { return nil }
 
-func otherVersion(uint8) (idem.Fingerprint, error) {
+func otherVersion(uint8) (driver.Fingerprint, error) {
 	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "settle")
 	fp.Version++
 	return fp, err
@@ -197,7 +199,7 @@ func TestScopeOfAnOperation(t *testing.T) {
 	op.Scope = ""
 	res, err := b.engine.Do(context.WithValue(t.Context(), tenantKey{}, "m1"), op, b.pay)
 	b.wantPaid(res, err, 1, false)
-	b.wantState("k1", idem.StateCompleted) // of m1
+	b.wantState("k1", driver.StateCompleted) // of m1
 	op.Scope = "m1"
 	res, err = b.engine.Do(t.Context(), op, b.pay)
 	b.wantPaid(res, err, 1, true)

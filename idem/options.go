@@ -4,11 +4,13 @@ import (
 	"errors"
 	"io"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 type config struct {
-	observers     []Observer
-	telemetry     Telemetry
+	observers     []telemetry.Observer
+	telemetry     telemetry.Recorder
 	storeTimeout  time.Duration
 	lockTimeout   time.Duration
 	settleTimeout time.Duration
@@ -54,7 +56,7 @@ func (Option) ConfiguresJoin() {}
 
 // WithObserver reports every event to fn. Several observers are called in their order. A nil fn
 // is ignored.
-func WithObserver(fn Observer) Option {
+func WithObserver(fn telemetry.Observer) Option {
 	return func(c *config) {
 		if fn != nil {
 			c.observers = append(c.observers, fn)
@@ -64,7 +66,7 @@ func WithObserver(fn Observer) Option {
 
 // WithTelemetry measures the engine with t, for traces and metrics. Package observe has a
 // Telemetry for OpenTelemetry. By default there is none.
-func WithTelemetry(t Telemetry) Option { return func(c *config) { c.telemetry = t } }
+func WithTelemetry(t telemetry.Recorder) Option { return func(c *config) { c.telemetry = t } }
 
 // WithStoreTimeout bounds each call of the store. 1 s by default.
 func WithStoreTimeout(d time.Duration) Option { return func(c *config) { c.storeTimeout = d } }
@@ -99,7 +101,7 @@ func WithMaxWaiting(perKey, perScope int) Option {
 }
 
 // WithLongRunning sets the time after which the engine reports a running handler as
-// [EventLongRunning]. It reports the handler again after twice that time, four times, and
+// [telemetry.EventLongRunning]. It reports the handler again after twice that time, four times, and
 // so on. The handler holds its key all the while. 1 min by default, 0 is never. See also
 // [Engine.Running].
 func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRunning = d } }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -19,7 +20,7 @@ import (
 // queued is a store on one server with a queue. Each call takes the server the same time, also if its
 // caller has left meanwhile.
 type queued struct {
-	idem.Store
+	driver.Store
 	service time.Duration
 
 	mu   sync.Mutex
@@ -49,41 +50,41 @@ func (s *queued) queue(ctx context.Context) error {
 	s.mu.Unlock()
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < wait {
 		time.Sleep(time.Until(deadline))
-		return fmt.Errorf("%w: %w", idem.ErrUnavailable, context.DeadlineExceeded)
+		return fmt.Errorf("%w: %w", driver.ErrUnavailable, context.DeadlineExceeded)
 	}
 	time.Sleep(wait)
 	return nil
 }
 
-func (s *queued) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *queued) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	s.mu.Lock()
 	s.gets++
 	s.mu.Unlock()
 	if err := s.queue(ctx); err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
 	return s.Store.Get(ctx, id)
 }
 
-func (s *queued) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+func (s *queued) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 	err := s.queue(ctx)
 	res, storeErr := s.Store.Begin(context.WithoutCancel(ctx), id, req) // late, if the caller has left
 	if err != nil {
-		return idem.BeginResult{}, err
+		return driver.BeginResult{}, err
 	}
 	return res, storeErr
 }
 
-func (s *queued) Settle(ctx context.Context, id idem.KeyID, settlement idem.Settlement) (idem.SettleResult, error) {
+func (s *queued) Settle(ctx context.Context, id driver.KeyID, settlement driver.Settlement) (driver.SettleResult, error) {
 	err := s.queue(ctx)
 	res, storeErr := s.Store.Settle(context.WithoutCancel(ctx), id, settlement)
 	if err != nil {
-		return idem.SettleResult{}, err
+		return driver.SettleResult{}, err
 	}
 	return res, storeErr
 }
 
-func (s *queued) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+func (s *queued) Abort(ctx context.Context, id driver.KeyID, req driver.BeginRequest) error {
 	err := s.queue(ctx)
 	storeErr := s.Store.Abort(context.WithoutCancel(ctx), id, req)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // hook is a client's hook that panics.
@@ -21,7 +23,7 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 			b.faults.Before(method, 1, hook)
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeUnavailable)
-			if !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "hook") || !strings.Contains(err.Error(), "panic_test.go") {
+			if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "hook") || !strings.Contains(err.Error(), "panic_test.go") {
 				t.Errorf("Do() = %v, want the panic and where it came from", err)
 			}
 			b.eventually("the lock is free", func() bool { return !b.held("k") })
@@ -34,7 +36,7 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 		b.faults.Before("Settle", 1, hook)
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, false)
-		b.wantState("k", idem.StateCompleted)
+		b.wantState("k", driver.StateCompleted)
 		b.eventually("the lock is free", func() bool { return !b.held("k") })
 	})
 	t.Run("Store.Settle in the background", func(t *testing.T) {
@@ -44,7 +46,7 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, false)
 		b.eventually("the lock is free", func() bool { return !b.held("k") })
-		b.wantState("k", idem.StateCompleted)
+		b.wantState("k", driver.StateCompleted)
 	})
 	t.Run("Store.Abort in the background", func(t *testing.T) {
 		b := setup(t, parts{})
@@ -53,11 +55,11 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeUnavailable)
 		b.eventually("the lock is free", func() bool { return !b.held("k") })
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 	})
 	t.Run("Store.DomainRetired", func(t *testing.T) {
 		b := setup(t, parts{})
-		b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
+		b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
 		b.faults.Before("DomainRetired", 1, hook)
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeUnavailable)
@@ -78,7 +80,7 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 		if err != nil {
 			t.Errorf("Do() = %v, want the answer of the handler", err)
 		}
-		if b.saw(idem.EventReleaseFailed) != 1 {
+		if b.saw(telemetry.EventReleaseFailed) != 1 {
 			t.Error("no EventReleaseFailed")
 		}
 	})
@@ -86,16 +88,16 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 
 // touchy hands out leases whose Err panics from some call on.
 type touchy struct {
-	idem.Locker
+	driver.Locker
 	from int
 }
 
 type touchyLease struct {
-	idem.Lease
+	driver.Lease
 	from, calls *int
 }
 
-func (l touchy) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+func (l touchy) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	lease, err := l.Locker.TryAcquire(ctx, req)
 	if err != nil {
 		return nil, err

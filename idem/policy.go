@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Defaults of a [Policy].
 const (
 	DefaultResultTTL       = 24 * time.Hour
-	DefaultKeyTTL          = 7 * 24 * time.Hour
+	DefaultKeyTTL          = driver.DefaultKeyTTL
 	DefaultTokenTTL        = 15 * time.Minute
 	DefaultResolverTimeout = 5 * time.Second
 	DefaultMaxRequestBody  = 1 << 20 // bytes
@@ -51,8 +53,10 @@ type Policy struct {
 	// AllowGlobalKeys lets all callers share one key space. A caller that guesses a key then
 	// gets its stored response.
 	AllowGlobalKeys bool
-	// Kind is ClientKey by default.
-	Kind KeyKind
+	// IssuedTokens says that the keys of the route are one-time tokens from [Engine.IssueToken].
+	// Their first use consumes them, and every other key is refused. Otherwise clients make up
+	// their keys.
+	IssuedTokens bool
 	// KeyFormat narrows down the accepted keys. The engine refuses any other key as key-invalid
 	// and touches nothing. By default it accepts every key.
 	KeyFormat KeyFormat
@@ -151,10 +155,7 @@ func (p Policy) complete() (*Policy, error) {
 
 // check says what is wrong with the policy.
 func (p *Policy) check() error {
-	if p.Kind > IssuedToken {
-		return fmt.Errorf("idem: policy %q has an unknown Kind %d", p.Name, p.Kind)
-	}
-	if p.FailOpen && p.Kind == IssuedToken {
+	if p.FailOpen && p.IssuedTokens {
 		return fmt.Errorf("idem: policy %q: a route for issued tokens cannot fail open: nothing could tell whether the token was issued", p.Name)
 	}
 	if err := p.KeyFormat.check(); err != nil {
@@ -194,13 +195,23 @@ func (p *Policy) fill() {
 
 // RunsAgain reports whether the next request of a key runs its handler again if this attempt is
 // in doubt.
-func (p *Policy) RunsAgain(last Attempt) bool {
+func (p *Policy) RunsAgain(last driver.Attempt) bool {
 	return p.InDoubt.again && int64(last.Number) < int64(cmp.Or(p.MaxRuns, DefaultMaxRuns))
+}
+
+// kind is the kind of the keys of the route.
+func (p *Policy) kind() driver.KeyKind {
+	if p.IssuedTokens {
+		return driver.IssuedToken
+	}
+	return driver.ClientKey
 }
 
 // settles reports whether an attempt in doubt needs no operator. The policy asks a resolver or
 // runs again.
-func (p *Policy) settles(last Attempt) bool { return p.InDoubt.resolver != nil || p.RunsAgain(last) }
+func (p *Policy) settles(last driver.Attempt) bool {
+	return p.InDoubt.resolver != nil || p.RunsAgain(last)
+}
 
 // ScopeOf asks Scope and checks its answer. Without a Scope it returns "" if the policy allows
 // global keys. The error is a [*Refusal].

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // ErrFingerprintVersion says that this build does not know the version of a fingerprint,
@@ -180,11 +182,11 @@ func NewRefusal(code Code, err error) *Refusal { return refuse(code, err) }
 // storeRefusal is the refusal for an error of the store.
 func storeRefusal(err error) *Refusal {
 	switch {
-	case errors.Is(err, ErrStoreLost):
+	case errors.Is(err, driver.ErrStoreLost):
 		return refuse(CodeStoreLost, err)
-	case errors.Is(err, ErrStaleFence):
+	case errors.Is(err, driver.ErrStaleFence):
 		return refuse(CodeOwnershipLost, err)
-	case errors.Is(err, ErrCorruptRecord): // there was an attempt, and its record is unreadable
+	case errors.Is(err, driver.ErrCorruptRecord): // there was an attempt, and its record is unreadable
 		return refuse(CodeOutcomeUnknown, err)
 	default: // also for a record of a newer build, because an instance of that build can answer
 		return refuse(CodeUnavailable, err)
@@ -205,4 +207,10 @@ func withCause(err, cause error) error {
 		r.Err = errors.Join(r.Err, cause)
 	}
 	return err
+}
+
+// unreadable reports whether an error of a store is final for a record. The call did nothing,
+// and a retry gets the same answer.
+func unreadable(err error) bool {
+	return errors.Is(err, driver.ErrNewerRecord) || errors.Is(err, driver.ErrCorruptRecord)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // month is how long the route of these tests remembers its keys.
@@ -28,7 +29,7 @@ func (b *bundle) remembered(key, body string) {
 	}
 	b.wantRuns(runs)
 	b.advance(2 * 24 * time.Hour)
-	b.wantState(key, idem.StateNone)
+	b.wantState(key, driver.StateNone)
 }
 
 // Whoever settles an outcome in doubt may know nothing of the route. The key is remembered all
@@ -38,22 +39,22 @@ func TestSettlingWithoutThePolicyKeepsThePromiseOfTheRoute(t *testing.T) {
 		return idem.Policy{AllowGlobalKeys: true, InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil })}
 	}
 	id := idem.NewKeyID("m1", "k")
-	for name, settle := range map[string]func(b *bundle) (idem.Record, error){
-		"an operator": func(b *bundle) (idem.Record, error) {
-			return b.engine.Decide(b.Context(), id, idem.Attempt{}, idem.Applied(created(1)), byOps, &idem.Policy{AllowGlobalKeys: true})
+	for name, settle := range map[string]func(b *bundle) (driver.Record, error){
+		"an operator": func(b *bundle) (driver.Record, error) {
+			return b.engine.Decide(b.Context(), id, driver.Attempt{}, idem.Applied(created(1)), byOps, &idem.Policy{AllowGlobalKeys: true})
 		},
-		"a resolver": func(b *bundle) (idem.Record, error) {
+		"a resolver": func(b *bundle) (driver.Record, error) {
 			p := ask(idem.Applied(created(1)))
 			return b.engine.Resolve(b.Context(), id, &p)
 		},
-		"a resolver that could not tell at first": func(b *bundle) (idem.Record, error) {
+		"a resolver that could not tell at first": func(b *bundle) (driver.Record, error) {
 			for _, verdict := range []idem.Resolution{idem.StillUnknown(), idem.Applied(created(1))} {
 				p := ask(verdict)
-				if rec, err := b.engine.Resolve(b.Context(), id, &p); err != nil || rec.State == idem.StateCompleted {
+				if rec, err := b.engine.Resolve(b.Context(), id, &p); err != nil || rec.State == driver.StateCompleted {
 					return rec, err
 				}
 			}
-			return idem.Record{}, nil
+			return driver.Record{}, nil
 		},
 	} {
 		for _, how := range []string{"unknown", "pending"} {
@@ -64,8 +65,8 @@ func TestSettlingWithoutThePolicyKeepsThePromiseOfTheRoute(t *testing.T) {
 				} else if _, err := b.doWith("k", "a", answers(504)); err != nil {
 					t.Fatal(err)
 				}
-				if rec, err := settle(b); err != nil || rec.State != idem.StateCompleted {
-					t.Fatalf("settled as %v, %v, want %v", rec.State, err, idem.StateCompleted)
+				if rec, err := settle(b); err != nil || rec.State != driver.StateCompleted {
+					t.Fatalf("settled as %v, %v, want %v", rec.State, err, driver.StateCompleted)
 				}
 				b.remembered("k", "a")
 			})
@@ -98,9 +99,9 @@ func TestALaterAttemptWithAShorterPolicyForgetsNothingEarlier(t *testing.T) {
 func TestARecordWrittenAnewKeepsThePromiseOfTheRoute(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
 	decide := func(b *bundle) {
-		rec, err := b.engine.Decide(b.Context(), id, idem.Attempt{}, idem.Applied(created(1)), byOps, &idem.Policy{AllowGlobalKeys: true})
-		if err != nil || rec.State != idem.StateCompleted {
-			t.Fatalf("Decide() = %v, %v, want %v", rec.State, err, idem.StateCompleted)
+		rec, err := b.engine.Decide(b.Context(), id, driver.Attempt{}, idem.Applied(created(1)), byOps, &idem.Policy{AllowGlobalKeys: true})
+		if err != nil || rec.State != driver.StateCompleted {
+			t.Fatalf("Decide() = %v, %v, want %v", rec.State, err, driver.StateCompleted)
 		}
 	}
 	t.Run("by an operator", func(t *testing.T) {
@@ -118,7 +119,7 @@ func TestARecordWrittenAnewKeepsThePromiseOfTheRoute(t *testing.T) {
 		"by a marker of an outcome in doubt": func(*markedBundle) {},
 		"by a marker of an attempt that died": func(b *markedBundle) {
 			m := b.marks.marker(id)
-			m.State = idem.StateUnknown
+			m.State = driver.StateUnknown
 			b.marks.markers[id] = m
 		},
 	} {
@@ -127,11 +128,11 @@ func TestARecordWrittenAnewKeepsThePromiseOfTheRoute(t *testing.T) {
 			if _, err := b.doWith("k", "a", answers(504)); err != nil {
 				t.Fatal(err)
 			}
-			b.wantMarker("k", idem.StateUnknown)
+			b.wantMarker("k", driver.StateUnknown)
 			marked(b)
 			b.wipe()
 			decide(b.bundle)
-			b.marks.markers = map[idem.KeyID]*idem.Marker{} // the record alone has to know
+			b.marks.markers = map[driver.KeyID]*driver.Marker{} // the record alone has to know
 			b.remembered("k", "a")
 		})
 	}
@@ -139,11 +140,11 @@ func TestARecordWrittenAnewKeepsThePromiseOfTheRoute(t *testing.T) {
 
 // lostAtSettle loses its records right before the first settlement.
 type lostAtSettle struct {
-	idem.Store
-	anew idem.Store
+	driver.Store
+	anew driver.Store
 }
 
-func (s *lostAtSettle) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (s *lostAtSettle) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	s.Store = s.anew
 	return s.Store.Settle(ctx, id, st)
 }

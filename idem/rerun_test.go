@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 func runsAgain(p *idem.Policy) { p.InDoubt = idem.RunAgain() }
@@ -44,7 +46,7 @@ func TestRunAgainKeepsTheBinding(t *testing.T) {
 				if again != nil {
 					_, _ = b.doWith("k", "a", again)
 					attempts++
-					b.wantState("k", idem.StateUnknown)
+					b.wantState("k", driver.StateUnknown)
 				}
 				_, err := b.do("k", "b")
 				b.wantRefused(err, idem.CodeKeyReused)
@@ -106,7 +108,7 @@ func TestRunAgainWithoutEffectIsNoSuccess(t *testing.T) {
 func TestFirstAttemptWithoutEffectIsReleased(t *testing.T) {
 	b := setup(t, parts{policy: runsAgain})
 	_, _ = b.doWith("k", "a", answers(429))
-	b.wantState("k", idem.StateReleased)
+	b.wantState("k", driver.StateReleased)
 	res, err := b.do("k", "b")
 	b.wantPaid(res, err, 1, false)
 }
@@ -133,13 +135,13 @@ func TestRunAgainThatIsAbortedKeepsTheBinding(t *testing.T) {
 				_, err := e.Do(t.Context(), b.operation("k", "a"), b.pay)
 				b.wantRefused(err, idem.CodeUnavailable)
 				b.wantRuns(0)
-				b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+				b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 				if late != nil {
 					if err := late.Deliver(); err != nil {
 						t.Errorf("late Begin = %v, want it kept", err)
 					}
 				}
-				b.wantState("k", idem.StateUnknown)
+				b.wantState("k", driver.StateUnknown)
 				_, err = b.do("k", "b")
 				b.wantRefused(err, idem.CodeKeyReused)
 				res, err := b.do("k", "a")
@@ -171,7 +173,7 @@ func TestResolveLeavesToTheNextRequestWhatRunsAgain(t *testing.T) {
 			b := setup(t, parts{policy: runsAgain})
 			leave(b)
 			rec, err := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "k"), &b.policy)
-			if err != nil || rec.State != idem.StateUnknown {
+			if err != nil || rec.State != driver.StateUnknown {
 				t.Errorf("Resolve() = %v, %v, want unknown", rec.State, err)
 			}
 			_, err = b.do("k", "b")

@@ -4,21 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // resolve settles an attempt in doubt, under a lease that outlives it, and answers the request.
 // again says that the attempt was settled as not applied.
-func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
+func (e *Engine) resolve(ctx context.Context, r *request, lease driver.Lease) (res *Result, again bool, err error) {
 	rec := &r.record
 	resolveErr, err := e.settleDoubt(ctx, r, lease)
 	if err != nil {
 		return nil, false, err
 	}
 	switch rec.State {
-	case StateReleased, StateIssued:
+	case driver.StateReleased, driver.StateIssued:
 		return nil, true, nil
-	case StateUnknown:
+	case driver.StateUnknown:
 		return nil, false, withCause(r.unknown(rec, r.Policy.settles(rec.Attempt)), resolveErr)
 	}
 	res, err = e.judge(r, rec)
@@ -31,21 +35,21 @@ func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Res
 // settleDoubt asks the resolver about the open attempt in r.record, and settles it accordingly.
 // Without an answer the attempt becomes or stays unknown. resolveErr tells why the resolver
 // could not answer. err is a refusal.
-func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (resolveErr, err error) {
+func (e *Engine) settleDoubt(ctx context.Context, r *request, lease driver.Lease) (resolveErr, err error) {
 	rec := &r.record // settleAs replaces it
-	d := Decision{By: "resolver"}
+	d := driver.Decision{By: "resolver"}
 	resolution, resolveErr := e.ask(ctx, r, lease, rec)
-	if resolution.verdict == stillUnknown && rec.State == StateUnknown {
+	if resolution.verdict == stillUnknown && rec.State == driver.StateUnknown {
 		if r.Policy.InDoubt.resolver != nil {
-			e.observe(ctx, r, Event{Type: EventUnresolved, Attempt: rec.Attempt, State: StateUnknown, Err: resolveErr})
+			e.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnresolved, Attempt: rec.Attempt, State: driver.StateUnknown, Err: resolveErr})
 		}
 		return resolveErr, nil
 	}
 	switch {
 	case r.Policy.InDoubt.resolver == nil:
-		d = Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
+		d = driver.Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
 	case resolveErr != nil:
-		d.Reason = cutOff("it failed: "+resolveErr.Error(), MaxReasonBytes)
+		d.Reason = cutOff("it failed: "+resolveErr.Error(), driver.MaxReasonBytes)
 	case resolution.verdict == stillUnknown:
 		d.Reason = "it cannot tell"
 	}
@@ -60,16 +64,16 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 // A release repairs nothing. The late holder may have undone the attempt, and the next attempt
 // then has the same number. After a loss, a release that arrives late would bring the number
 // back, and the next Begin would look later than a marker.
-func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) (settled bool, err error) {
+func (e *Engine) settleAs(ctx context.Context, r *request, lease driver.Lease, resolution Resolution, d driver.Decision, cause error) (settled bool, err error) {
 	rec := r.record
 	repair := repairOf(&rec)
-	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
+	s := driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateUnknown, Response: rec.Response,
 		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d, LeaseTrusted: true, Repair: &repair}
 	switch resolution.verdict {
 	case applied:
-		s.State, s.Response = StateCompleted, resolution.response
+		s.State, s.Response = driver.StateCompleted, resolution.response
 	case notApplied:
-		s.State, s.Response, s.Repair = StateReleased, nil, nil
+		s.State, s.Response, s.Repair = driver.StateReleased, nil, nil
 	}
 	if err := lease.Err(); err != nil {
 		return false, refuse(CodeOwnershipLost, err)
@@ -79,12 +83,12 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 		return false, storeRefusal(err)
 	}
 	if res.Repaired {
-		e.observe(ctx, r, Event{Type: EventRepaired, Attempt: s.Attempt, State: r.record.State})
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventRepaired, Attempt: s.Attempt, State: r.record.State})
 	}
 	if res.Settled {
-		ev := Event{Type: EventResolved, Attempt: s.Attempt, State: r.record.State, Err: cause, By: d.By}
-		if s.State == StateUnknown {
-			ev.Type, ev.By = EventUnknown, ""
+		ev := telemetry.Event{Type: telemetry.EventResolved, Attempt: s.Attempt, State: r.record.State, Err: cause, By: d.By}
+		if s.State == driver.StateUnknown {
+			ev.Type, ev.By = telemetry.EventUnknown, ""
 		}
 		e.observe(ctx, r, ev)
 	}
@@ -93,16 +97,16 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 
 // ask calls the resolver of the policy. If the resolver fails, panics or hangs, the outcome
 // stays unknown.
-func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) (Resolution, error) {
+func (e *Engine) ask(ctx context.Context, r *request, lease driver.Lease, rec *driver.Record) (Resolution, error) {
 	if r.Policy.InDoubt.resolver == nil {
 		return StillUnknown(), nil
 	}
-	ctx, step := e.startStep(ctx, StepResolve, r)
+	ctx, step := e.startStep(ctx, telemetry.StepResolve, r)
 	x := e.newExecution(ctx, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
 	x.resolves = true
 	defer x.end()
 	resolution, err := e.callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
-		Attempt: rec.Attempt, Fence: fenceOf(lease), Response: rec.Response})
+		Attempt: rec.Attempt, Fence: fenceOf(lease), Response: (*Response)(rec.Response)})
 	step.end(r, err)
 	return resolution, err
 }
@@ -209,4 +213,9 @@ func (e *Engine) callResolver(ctx context.Context, fn Resolver, in Interrupted) 
 		close(left)
 		return StillUnknown(), fmt.Errorf("idem: resolver: %w", context.Cause(ctx))
 	}
+}
+
+// cutOff returns at most n bytes of s, in valid UTF-8.
+func cutOff(s string, n int) string {
+	return strings.ToValidUTF8(s[:min(len(s), n)], "")
 }

@@ -9,15 +9,17 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // interrupted leaves the record of a holder that began and died: its lock is
 // free again.
-func (b *bundle) interrupted(key, body string) idem.Attempt {
+func (b *bundle) interrupted(key, body string) driver.Attempt {
 	b.Helper()
 	ctx := context.Background()
 	id := idem.NewKeyID("m1", idem.Key(key))
-	lease, err := b.locker.TryAcquire(ctx, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	lease, err := b.locker.TryAcquire(ctx, driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -28,11 +30,11 @@ func (b *bundle) interrupted(key, body string) idem.Attempt {
 	return attempt
 }
 
-func (b *bundle) begin(id idem.KeyID, body string, fence idem.Fence) idem.Attempt {
+func (b *bundle) begin(id driver.KeyID, body string, fence driver.Fence) driver.Attempt {
 	b.Helper()
 	fp, _ := fingerprintOf("http", body)(1)
-	got, err := b.store.Begin(context.Background(), id, idem.BeginRequest{Kind: b.policy.Kind, Route: b.policy.Name,
-		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp,
+	got, err := b.store.Begin(context.Background(), id, driver.BeginRequest{Kind: b.kind(), Route: b.policy.Name,
+		Fence: fence, Nonce: driver.NewNonce(), Fingerprint: fp,
 		ResultTTL: b.policy.ResultTTL, KeyTTL: b.policy.KeyTTL})
 	if err != nil || !got.Begun {
 		b.Fatalf("Begin() = %+v, %v", got, err)
@@ -50,7 +52,7 @@ func TestInterruptedWithoutResolverIsUnknown(t *testing.T) {
 	_, err := b.do("k", "b")
 	b.wantRefused(err, idem.CodeKeyReused)
 	b.wantRuns(0)
-	b.wantState("k", idem.StateUnknown)
+	b.wantState("k", driver.StateUnknown)
 }
 
 func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
@@ -90,7 +92,7 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 		}
 		_, err := b.do("omitted", "a")
 		b.wantRefused(err, idem.CodeResultUnavailable)
-		b.wantState("omitted", idem.StateCompleted)
+		b.wantState("omitted", driver.StateCompleted)
 	})
 	t.Run("not applied: runs again", func(t *testing.T) {
 		b.interrupted("free", "a")
@@ -113,7 +115,7 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 			runs := b.runs.Load()
 			_, err := b.do(name, "a")
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
-			b.wantState(name, idem.StateUnknown)
+			b.wantState(name, driver.StateUnknown)
 			b.wantRuns(runs)
 			verdict = func(idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(71)), nil }
 			res, err := b.do(name, "a")
@@ -151,8 +153,8 @@ func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
 	b.interrupted("k", "a")
 	_, err := b.do("k", "a")
 	b.wantRefused(err, idem.CodeOwnershipLost)
-	if got := b.wantState("k", idem.StatePending); got.Attempt != 1 || b.saw(idem.EventResolved) != 0 {
-		t.Errorf("attempt %d is pending after %d decisions, want the first, undecided", got.Attempt, b.saw(idem.EventResolved))
+	if got := b.wantState("k", driver.StatePending); got.Attempt != 1 || b.saw(telemetry.EventResolved) != 0 {
+		t.Errorf("attempt %d is pending after %d decisions, want the first, undecided", got.Attempt, b.saw(telemetry.EventResolved))
 	}
 	b.wantRuns(0)
 }
@@ -180,7 +182,7 @@ func TestPendingInAForeignDomainIsInProgress(t *testing.T) {
 	for name, doubt := range doubts {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
-			b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
+			b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeInProgress)
 			_, err = b.do("k", "b")
@@ -197,8 +199,8 @@ func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
 			id := idem.NewKeyID("m1", "k")
-			attempt := b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
-			if _, err := b.store.Settle(context.Background(), id, idem.Settlement{Attempt: attempt, ID: attempt.Nonce, State: idem.StateUnknown}); err != nil {
+			attempt := b.begin(id, "a", driver.Fence{Domain: "elsewhere", Token: 1})
+			if _, err := b.store.Settle(context.Background(), id, driver.Settlement{Attempt: attempt, ID: attempt.Nonce, State: driver.StateUnknown}); err != nil {
 				t.Fatal(err)
 			}
 			b.faults.FailBefore("DomainRetired", 1, nil)
@@ -214,7 +216,7 @@ func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
 func TestPendingUnderALaterFenceIsLeftAlone(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
 	earlier := b.interrupted("probe", "a").Fence
-	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: earlier.Domain, Token: 1 << 63})
+	b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: earlier.Domain, Token: 1 << 63})
 	_, err := b.do("k", "a")
 	b.wantRefused(err, idem.CodeOwnershipLost)
 	b.wantRuns(0)
@@ -232,10 +234,10 @@ func TestResolveUnderAnEarlierFenceAsksNothing(t *testing.T) {
 	}})
 	earlier := b.interrupted("probe", "a").Fence
 	id := idem.NewKeyID("m1", "k")
-	later := b.begin(id, "a", idem.Fence{Domain: earlier.Domain, Token: 1 << 63})
+	later := b.begin(id, "a", driver.Fence{Domain: earlier.Domain, Token: 1 << 63})
 	rec, err := b.engine.Resolve(context.Background(), id, &b.policy)
 	b.wantRefused(err, idem.CodeOwnershipLost)
-	if asked || rec.State != idem.StatePending || rec.Attempt != later {
+	if asked || rec.State != driver.StatePending || rec.Attempt != later {
 		t.Errorf("Resolve() = %v attempt %v, asked %t, want %v as it was, and nothing asked", rec.State, rec.Attempt, asked, later)
 	}
 }
@@ -246,15 +248,15 @@ func TestInDoubtIsResolvedUnderALaterFence(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		verdict idem.Resolution
-		state   idem.State
+		state   driver.State
 		status  int
 	}{
-		{"applied", idem.Applied(created(70)), idem.StateCompleted, 201},
-		{"not applied", idem.NotApplied(), idem.StateReleased, 500},
-		{"still unknown", idem.StillUnknown(), idem.StateUnknown, 500},
+		{"applied", idem.Applied(created(70)), driver.StateCompleted, 201},
+		{"not applied", idem.NotApplied(), driver.StateReleased, 500},
+		{"still unknown", idem.StillUnknown(), driver.StateUnknown, 500},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var mine, resolvers idem.Fence
+			var mine, resolvers driver.Fence
 			b := setup(t, parts{policy: func(p *idem.Policy) {
 				p.InDoubt = idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 					resolvers = in.Fence
@@ -312,11 +314,11 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		return b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 			b.locker.Revoke(id)
 			<-ctx.Done()
-			if cause := context.Cause(ctx); !errors.Is(cause, idem.ErrLeaseLost) {
-				b.Errorf("handler was cancelled with %v, want %v", cause, idem.ErrLeaseLost)
+			if cause := context.Cause(ctx); !errors.Is(cause, driver.ErrLeaseLost) {
+				b.Errorf("handler was cancelled with %v, want %v", cause, driver.ErrLeaseLost)
 			}
-			if _, err := idem.CheckOwner(ctx); !errors.Is(err, idem.ErrLeaseLost) {
-				b.Errorf("CheckOwner() = %v, want %v", err, idem.ErrLeaseLost)
+			if _, err := idem.CheckOwner(ctx); !errors.Is(err, driver.ErrLeaseLost) {
+				b.Errorf("CheckOwner() = %v, want %v", err, driver.ErrLeaseLost)
 			}
 			return h(ctx)
 		})
@@ -352,7 +354,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 			return b.pay(ctx)
 		})
 		b.wantRefused(err, idem.CodeOwnershipLost)
-		b.wantState("k", idem.StateUnknown)
+		b.wantState("k", driver.StateUnknown)
 	})
 	t.Run("who was superseded without a response is told so", func(t *testing.T) {
 		b := setup(t, parts{})
@@ -368,8 +370,8 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		b := setup(t, parts{})
 		_, err := loseThen(b, answers(500))
 		b.wantRefused(err, idem.CodeOwnershipLost)
-		b.wantState("k", idem.StateUnknown)
-		if b.saw(idem.EventOwnershipLost) != 1 {
+		b.wantState("k", driver.StateUnknown)
+		if b.saw(telemetry.EventOwnershipLost) != 1 {
 			t.Error("no EventOwnershipLost")
 		}
 		_, err = b.do("k", "a") // what it answered was about its lease
@@ -379,7 +381,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		b := setup(t, parts{})
 		_, err := loseThen(b, answers(403))
 		b.wantRefused(err, idem.CodeOwnershipLost)
-		b.wantState("k", idem.StateUnknown)
+		b.wantState("k", driver.StateUnknown)
 	})
 }
 

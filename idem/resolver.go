@@ -1,6 +1,10 @@
 package idem
 
-import "context"
+import (
+	"context"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+)
 
 // Resolver is the knowledge of the application about an outcome in doubt, usually a look-up by
 // operation ID. It runs while the engine holds the lock of the operation. [FromContext] gives
@@ -17,18 +21,18 @@ type Resolver func(ctx context.Context, in Interrupted) (Resolution, error)
 
 // Interrupted is an attempt whose outcome is in doubt.
 type Interrupted struct {
-	KeyID       KeyID
+	KeyID       driver.KeyID
 	OperationID string
-	Route       string    // name of its policy
-	Attempt     Attempt   // the attempt in doubt
-	Fence       Fence     // of the lease of the resolver; zero in joined mode
-	Response    *Response // the answer of the attempt, or nil
+	Route       string         // name of its policy
+	Attempt     driver.Attempt // the attempt in doubt
+	Fence       driver.Fence   // of the lease of the resolver; zero in joined mode
+	Response    *Response      // the answer of the attempt, or nil
 }
 
 // Resolution is the finding of a [Resolver]. The zero value is StillUnknown.
 type Resolution struct {
 	verdict  verdict
-	response *Response
+	response *driver.Response
 }
 
 type verdict uint8
@@ -40,7 +44,9 @@ const (
 )
 
 // Applied says that the attempt took effect. Repeats get the response.
-func Applied(r Response) Resolution { return Resolution{verdict: applied, response: &r} }
+func Applied(r Response) Resolution {
+	return Resolution{verdict: applied, response: (*driver.Response)(&r)}
+}
 
 // NotApplied says that the attempt did not take effect and no longer can. The operation may run
 // again.

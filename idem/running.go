@@ -4,21 +4,18 @@ import (
 	"context"
 	"sync"
 	"time"
-)
 
-// Running describes the handlers that run under a lock.
-type Running struct {
-	Count  int
-	Oldest time.Duration // the longest run time so far; 0 without a handler
-}
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+)
 
 // Running counts the handlers of this engine. Each of them holds its key. It is cheap, and
 // safe for concurrent use.
-func (e *Engine) Running() Running {
+func (e *Engine) Running() telemetry.Running {
 	handlers := &e.running
 	handlers.mu.Lock()
 	defer handlers.mu.Unlock()
-	r := Running{Count: len(handlers.reports)}
+	r := telemetry.Running{Count: len(handlers.reports)}
 	for run := range handlers.reports {
 		r.Oldest = max(r.Oldest, time.Since(run.started))
 	}
@@ -71,7 +68,7 @@ func (e *Engine) reportRunning() {
 			e.work.hold() // Close waits for the run, and so for this report
 			due = append(due, func() {
 				defer e.work.done()
-				e.observe(next.ctx, run.request, Event{Type: EventLongRunning, Attempt: run.settlement.Attempt, State: StatePending, Duration: age})
+				e.observe(next.ctx, run.request, telemetry.Event{Type: telemetry.EventLongRunning, Attempt: run.settlement.Attempt, State: driver.StatePending, Duration: age})
 			})
 		}
 		for next.age <= age {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // ages are the durations of the reports about handlers that run for long.
@@ -15,9 +17,9 @@ func (b *bundle) ages(key string) (ages []time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, ev := range b.events {
-		if ev.Type == idem.EventLongRunning && ev.KeyID == idem.NewKeyID("m1", idem.Key(key)) {
+		if ev.Type == telemetry.EventLongRunning && ev.KeyID == idem.NewKeyID("m1", idem.Key(key)) {
 			ages = append(ages, ev.Duration)
-			if ev.Route != "POST /pay" || ev.Attempt.Number != 1 || ev.State != idem.StatePending {
+			if ev.Route != "POST /pay" || ev.Attempt.Number != 1 || ev.State != driver.StatePending {
 				b.Errorf("event = %+v, want route, attempt and state", ev)
 			}
 		}
@@ -32,7 +34,7 @@ func TestHandlerThatRunsForLongIsReported(t *testing.T) {
 		b := setup(t, parts{})
 		wantRunning := func(n int, oldest time.Duration) {
 			t.Helper()
-			if got := b.engine.Running(); got != (idem.Running{Count: n, Oldest: oldest}) {
+			if got := b.engine.Running(); got != (telemetry.Running{Count: n, Oldest: oldest}) {
 				t.Errorf("Running() = %+v, want %d and %v", got, n, oldest)
 			}
 		}
@@ -61,7 +63,7 @@ func TestHandlerThatRunsForLongIsReported(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		wantRunning(0, 0)
-		if n := b.saw(idem.EventLongRunning); n != 6 {
+		if n := b.saw(telemetry.EventLongRunning); n != 6 {
 			t.Errorf("%d reports, want 6", n)
 		}
 		// And again, after all was quiet.
@@ -101,7 +103,7 @@ func TestLongRunningCanBeOff(t *testing.T) {
 		finish := b.started("k1", "{}", answers(201))
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if n := b.saw(idem.EventLongRunning); n != 0 {
+		if n := b.saw(telemetry.EventLongRunning); n != 0 {
 			t.Errorf("%d reports, want none", n)
 		}
 		_, _ = finish()

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // conclude decides the outcome of the handler, then takes steps 7 and 8.
@@ -17,7 +20,7 @@ func (e *Engine) conclude(ctx context.Context, run *run) (*Result, error) {
 	if run.err != nil {
 		return e.finish(ctx, run, o, nil, run.err)
 	}
-	return e.finish(ctx, run, o, &run.response, nil)
+	return e.finish(ctx, run, o, (*driver.Response)(&run.response), nil)
 }
 
 // outcome reads what the handler returned and declared.
@@ -43,13 +46,13 @@ func (run *run) outcome() outcome {
 }
 
 // finish is steps 7 and 8. resp is nil if the handler returned an error, which is the cause then.
-func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response, cause error) (*Result, error) {
+func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *driver.Response, cause error) (*Result, error) {
 	if run.lost() {
-		e.observe(ctx, run.request, Event{Type: EventOwnershipLost, Attempt: run.settlement.Attempt, Err: run.lease.Err()})
+		e.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventOwnershipLost, Attempt: run.settlement.Attempt, Err: run.lease.Err()})
 	}
 	run.decide(o, resp)
 	var settled, told bool
-	err := e.inStep(ctx, StepSettle, run.request, 0, func(ctx context.Context) (err error) {
+	err := e.inStep(ctx, telemetry.StepSettle, run.request, 0, func(ctx context.Context) (err error) {
 		settled, told, err = e.settle(ctx, run)
 		return err
 	})
@@ -65,19 +68,19 @@ func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response
 
 // decide makes the settlement of an outcome. A completed one has a response. That of an outcome
 // in doubt is kept for the operator and the resolver, and no client gets it.
-func (run *run) decide(o outcome, resp *Response) {
+func (run *run) decide(o outcome, resp *driver.Response) {
 	s, p := &run.settlement, run.Policy
 	s.ID, s.Response, s.ResultTTL, s.KeyTTL = s.Attempt.Nonce, resp, p.ResultTTL, p.KeyTTL
 	s.Repair = &run.repair
 	switch o {
 	case outcomeCompleted:
-		s.State = StateCompleted
+		s.State = driver.StateCompleted
 	case outcomeNoEffect:
-		s.State, s.Response = StateReleased, nil
+		s.State, s.Response = driver.StateReleased, nil
 	default:
-		s.State = StateUnknown
-		if resp != nil && resp.size() > p.MaxResponseInDoubt {
-			s.Response = &Response{Status: resp.Status, Omitted: true}
+		s.State = driver.StateUnknown
+		if resp != nil && resp.Size() > p.MaxResponseInDoubt {
+			s.Response = &driver.Response{Status: resp.Status, Omitted: true}
 		}
 	}
 	if s.Response != nil {
@@ -107,7 +110,7 @@ func (e *Engine) settle(ctx context.Context, run *run) (settled, told bool, err 
 		left := time.Until(giveUp)
 		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
 			told = !run.lost()
-			e.observe(ctx, run.request, Event{Type: EventSettleDelayed, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: err})
+			e.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventSettleDelayed, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: err})
 			e.settleInBackground(ctx, run, told)
 			return false, told, err
 		}
@@ -127,7 +130,7 @@ func (e *Engine) settleInBackground(ctx context.Context, run *run, told bool) {
 			switch {
 			case err == nil && settled:
 				e.ended(ctx, run, settledEvents[run.settlement.State], nil)
-				if run.settlement.State == StateCompleted {
+				if run.settlement.State == driver.StateCompleted {
 					result = run.repeatable(run.settlement.Response)
 				}
 				run.mark()
@@ -159,10 +162,10 @@ func (e *Engine) settleOnce(ctx context.Context, run *run, left time.Duration) (
 	res, err := e.callSettle(ctx, run.request, s, left)
 	rec := &res.Record
 	if res.Repaired {
-		e.observe(ctx, run.request, Event{Type: EventRepaired, Attempt: s.Attempt, State: rec.State})
+		e.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventRepaired, Attempt: s.Attempt, State: rec.State})
 	}
 	switch {
-	case errors.Is(err, ErrResponseInvalid):
+	case errors.Is(err, driver.ErrResponseInvalid):
 		err = fmt.Errorf("%w: it refuses a settlement without a response: %w", errMisbehaves, err)
 	case err == nil && !res.Settled && rec.State.Open() && rec.Attempt == s.Attempt:
 		err = fmt.Errorf("%w: it left an open attempt as it was", errMisbehaves)
@@ -176,17 +179,17 @@ const settleRate = 256 << 10
 // callSettle calls the store. If the store cannot hold the response, callSettle settles without
 // it, because the outcome stands. A large response takes longer on a slow link, so its call gets more than
 // the usual time if the caller has as much left. Otherwise it could never be stored.
-func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement, left time.Duration) (res SettleResult, err error) {
+func (e *Engine) callSettle(ctx context.Context, r *request, s *driver.Settlement, left time.Duration) (res driver.SettleResult, err error) {
 	defer recovered("Settle", &err)
 	timeout := e.cfg.storeTimeout
 	if s.Response != nil {
-		timeout += time.Duration(s.Response.size()) * time.Second / settleRate
+		timeout += time.Duration(s.Response.Size()) * time.Second / settleRate
 	}
 	call, cancel := context.WithTimeout(ctx, min(timeout, max(left, e.cfg.storeTimeout)))
 	defer cancel()
 	res, err = e.store.Settle(call, r.id, *s)
-	if errors.Is(err, ErrResponseInvalid) && s.Response != nil && !s.Response.Omitted {
-		s.Response = &Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
+	if errors.Is(err, driver.ErrResponseInvalid) && s.Response != nil && !s.Response.Omitted {
+		s.Response = &driver.Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
 		return e.callSettle(ctx, r, s, left)
 	}
 	r.record = res.Record
@@ -212,34 +215,34 @@ func (run *run) hopeless(err error) bool {
 // outcome, or gets it now.
 func (e *Engine) abandon(ctx context.Context, run *run, told bool, err error) {
 	s := &run.settlement
-	e.observe(ctx, run.request, Event{Type: EventSettleAbandoned, Attempt: s.Attempt, State: s.State, Err: err})
-	if told && s.State == StateCompleted {
-		e.observe(ctx, run.request, Event{Type: EventUnstored, Attempt: s.Attempt, Err: err})
+	e.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventSettleAbandoned, Attempt: s.Attempt, State: s.State, Err: err})
+	if told && s.State == driver.StateCompleted {
+		e.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventUnstored, Attempt: s.Attempt, Err: err})
 	}
 }
 
 // settledEvents are the events of an attempt that its holder settled.
-var settledEvents = map[State]EventType{
-	StateUnknown:   EventUnknown,
-	StateCompleted: EventCompleted,
-	StateReleased:  EventReleased,
+var settledEvents = map[driver.State]telemetry.EventType{
+	driver.StateUnknown:   telemetry.EventUnknown,
+	driver.StateCompleted: telemetry.EventCompleted,
+	driver.StateReleased:  telemetry.EventReleased,
 }
 
 // ended reports the end of an attempt. A released token is issued again, and a rolled-back
 // transaction leaves the record of before, so the event says what the attempt became.
-func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
+func (e *Engine) ended(ctx context.Context, run *run, t telemetry.EventType, cause error) {
 	settled := run.record.State
 	switch t {
-	case EventReleased:
-		settled = StateReleased
-	case EventUnknown:
-		settled = StateUnknown
+	case telemetry.EventReleased:
+		settled = driver.StateReleased
+	case telemetry.EventUnknown:
+		settled = driver.StateUnknown
 	}
 	run.telemetry.settled.Store(uint32(settled))
-	if resp := run.settlement.Response; t == EventCompleted && cause == nil && resp != nil && resp.Omitted {
+	if resp := run.settlement.Response; t == telemetry.EventCompleted && cause == nil && resp != nil && resp.Omitted {
 		cause = errNotKept
 	}
-	e.observe(ctx, run.request, Event{Type: t, Attempt: run.settlement.Attempt, State: run.record.State, Duration: time.Since(run.started), Err: cause})
+	e.observe(ctx, run.request, telemetry.Event{Type: t, Attempt: run.settlement.Attempt, State: run.record.State, Duration: time.Since(run.started), Err: cause})
 }
 
 // errNotKept says that an outcome is stored, and its response is not.
@@ -249,32 +252,32 @@ var errNotKept = errors.New("idem: the response was not kept, because it was str
 // its own outcome all the same.
 func (e *Engine) superseded(ctx context.Context, run *run, told bool, cause error) {
 	rec := &run.record
-	if told && run.settlement.State == StateCompleted && rec.State != StateCompleted && rec.State != StateExpired {
+	if told && run.settlement.State == driver.StateCompleted && rec.State != driver.StateCompleted && rec.State != driver.StateExpired {
 		err := fmt.Errorf("idem: the store has attempt %d, %v", rec.Attempt.Number, rec.State)
-		e.ended(ctx, run, EventUnstored, errors.Join(err, cause))
+		e.ended(ctx, run, telemetry.EventUnstored, errors.Join(err, cause))
 		return
 	}
-	e.ended(ctx, run, EventSuperseded, cause)
+	e.ended(ctx, run, telemetry.EventSuperseded, cause)
 }
 
 // answer is step 8. The store has answered, and answer gives the outcome to the client and
 // releases the lock. settled is false if an operator or the resolver of the next holder settled
 // the attempt first.
-func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response, cause error, settled bool) (*Result, error) {
+func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *driver.Response, cause error, settled bool) (*Result, error) {
 	run.mark()
 	if !settled {
 		lost := run.lost()
 		e.superseded(ctx, run, !lost, cause)
 		run.lease.ReleaseInBackground()
 		switch {
-		case run.record.State == StateCompleted:
+		case run.record.State == driver.StateCompleted:
 			res, err := e.judge(run.request, &run.record)
 			return res, withCause(err, cause)
 		case lost:
 			err := fmt.Errorf("idem: attempt %d was settled by others as %v", run.settlement.Attempt.Number, run.record.State)
 			return nil, withCause(run.refuse(CodeOwnershipLost, err), cause)
 		}
-		return run.tell(o, run.record.State == StateReleased)
+		return run.tell(o, run.record.State == driver.StateReleased)
 	}
 	e.ended(ctx, run, settledEvents[run.settlement.State], cause)
 	switch o {
@@ -293,15 +296,15 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 
 // release gives the lock back and waits for it. After a failure the lease tries again in
 // the background.
-func (e *Engine) release(ctx context.Context, r *request, lease Lease) {
+func (e *Engine) release(ctx context.Context, r *request, lease driver.Lease) {
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
 	defer cancel()
 	if err := callRelease(call, lease); err != nil {
-		e.observe(ctx, r, Event{Type: EventReleaseFailed, Attempt: r.record.Attempt, Err: err})
+		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventReleaseFailed, Attempt: r.record.Attempt, Err: err})
 	}
 }
 
-func callRelease(ctx context.Context, lease Lease) (err error) {
+func callRelease(ctx context.Context, lease driver.Lease) (err error) {
 	defer recovered("Release", &err)
 	return lease.Release(ctx)
 }

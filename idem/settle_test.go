@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // TestSettledByOthersBehindTheAnswer: somebody decides about the attempt while its outcome is
@@ -16,14 +18,14 @@ import (
 func TestSettledByOthersBehindTheAnswer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lost   bool // the lease, so the client was not told the outcome
-		decide idem.State
-		event  idem.EventType
-		marker idem.State
+		decide driver.State
+		event  telemetry.EventType
+		marker driver.State
 	}{
-		"released, and the client has a success":     {false, idem.StateReleased, idem.EventUnstored, idem.StateNone},
-		"completed, and the client has a success":    {false, idem.StateCompleted, idem.EventSuperseded, idem.StateCompleted},
-		"released, and the client was told nothing":  {true, idem.StateReleased, idem.EventSuperseded, idem.StateUnknown},
-		"completed, and the client was told nothing": {true, idem.StateCompleted, idem.EventSuperseded, idem.StateUnknown},
+		"released, and the client has a success":     {false, driver.StateReleased, telemetry.EventUnstored, driver.StateNone},
+		"completed, and the client has a success":    {false, driver.StateCompleted, telemetry.EventSuperseded, driver.StateCompleted},
+		"released, and the client was told nothing":  {true, driver.StateReleased, telemetry.EventSuperseded, driver.StateUnknown},
+		"completed, and the client was told nothing": {true, driver.StateCompleted, telemetry.EventSuperseded, driver.StateUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, nil)
@@ -46,17 +48,17 @@ func TestSettledByOthersBehindTheAnswer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: tt.decide, ResultTTL: idem.DefaultResultTTL, KeyTTL: idem.DefaultKeyTTL}
-			if tt.decide == idem.StateCompleted {
-				s.Response = &idem.Response{Status: 201, Body: []byte("payment 70")}
+			s := driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: tt.decide, ResultTTL: idem.DefaultResultTTL, KeyTTL: idem.DefaultKeyTTL}
+			if tt.decide == driver.StateCompleted {
+				s.Response = &driver.Response{Status: 201, Body: []byte("payment 70")}
 			}
 			if got, err := b.store.Settle(t.Context(), id, s); err != nil || !got.Settled {
 				t.Fatalf("Settle() = %+v, %v", got, err)
 			}
 			broken.Heal("Settle")
-			b.eventually("saving ends", func() bool { return b.saw(idem.EventUnstored)+b.saw(idem.EventSuperseded) > 0 })
+			b.eventually("saving ends", func() bool { return b.saw(telemetry.EventUnstored)+b.saw(telemetry.EventSuperseded) > 0 })
 			b.wantFree("k")
-			if b.saw(tt.event) != 1 || b.saw(idem.EventCompleted) != 0 {
+			if b.saw(tt.event) != 1 || b.saw(telemetry.EventCompleted) != 0 {
 				t.Errorf("events = %v, want one of %v", b.events, tt.event)
 			}
 			b.wantState("k", tt.decide)
@@ -72,9 +74,9 @@ func TestOutcomeOfALostLeaseThatCannotBeSaved(t *testing.T) {
 		opts []idem.Option
 		fail func(*bundle)
 	}{
-		"before the answer": {nil, func(b *bundle) { b.faults.FailBefore("Settle", idemtest.Every, idem.ErrCorruptRecord) }},
+		"before the answer": {nil, func(b *bundle) { b.faults.FailBefore("Settle", idemtest.Every, driver.ErrCorruptRecord) }},
 		"after the answer": {[]idem.Option{idem.WithSettleTimeout(time.Nanosecond)}, func(b *bundle) {
-			b.faults.FailBefore("Settle", idemtest.Every, idem.ErrCorruptRecord)
+			b.faults.FailBefore("Settle", idemtest.Every, driver.ErrCorruptRecord)
 			b.faults.FailBefore("Settle", 1, nil)
 		}},
 		"engine closed": {[]idem.Option{idem.WithSettleTimeout(time.Nanosecond)}, func(b *bundle) { b.faults.FailBefore("Settle", idemtest.Every, nil) }},
@@ -92,8 +94,8 @@ func TestOutcomeOfALostLeaseThatCannotBeSaved(t *testing.T) {
 				cancel()
 				_ = b.engine.Close(gone)
 			}
-			b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
-			if n := b.saw(idem.EventUnstored); n != 0 {
+			b.eventually("saving is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
+			if n := b.saw(telemetry.EventUnstored); n != 0 {
 				t.Errorf("%d events of an unstored success that the client has, want 0", n)
 			}
 		})
@@ -120,8 +122,8 @@ func TestCloseEndsSavingBeforeTheAnswer(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the request is still saving its outcome")
 	}
-	b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
-	if b.saw(idem.EventUnstored) != 1 {
+	b.eventually("saving is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
+	if b.saw(telemetry.EventUnstored) != 1 {
 		t.Error("no EventUnstored, and the client has a success")
 	}
 	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
@@ -138,7 +140,7 @@ func TestSavingGoesOnHoweverOftenTheStoreFails(t *testing.T) {
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, false)
 		time.Sleep(time.Hour)
-		if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held || b.saw(idem.EventSettleAbandoned) != 0 {
+		if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held || b.saw(telemetry.EventSettleAbandoned) != 0 {
 			t.Errorf("the lock is held: %t, after %d calls of Settle; want it held, and nothing given up", held, b.faults.Calls("Settle"))
 		}
 		b.faults.Heal("Settle")
@@ -165,7 +167,7 @@ func TestGateIsShutWhileAPanicIsSettled(t *testing.T) {
 			panic("boom")
 		})
 	}()
-	b.wantState("k", idem.StateUnknown)
+	b.wantState("k", driver.StateUnknown)
 }
 
 // TestDoubtIsAnsweredWhenTheResolverCannotBeAsked: the lock or the store is away right after the
@@ -199,11 +201,11 @@ func TestOutcomeOfARunningHolderIsReplayed(t *testing.T) {
 	b.locks.Before("TryAcquire", 1, func() error {
 		res, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
 		b.wantPaid(res, err, 1, false)
-		return idem.ErrLocked
+		return driver.ErrLocked
 	})
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, true)
-	if b.saw(idem.EventReplayed) != 1 {
+	if b.saw(telemetry.EventReplayed) != 1 {
 		t.Error("no EventReplayed")
 	}
 }
@@ -213,7 +215,7 @@ func TestOtherKindUnderARunningKeyIsRefused(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 	finish := b.started("k", "a", b.pay)
 	token := b.policy
-	token.Kind = idem.IssuedToken
+	token.IssuedTokens = true
 	op := b.operation("k", "a")
 	op.Policy = &token
 	_, err := b.engine.Do(t.Context(), op, b.pay)
@@ -230,18 +232,18 @@ func TestReleaseThatFailsIsReported(t *testing.T) {
 	if err != nil || res.Response.Status != 429 {
 		t.Errorf("Do() = %+v, %v, want the handler's answer", res, err)
 	}
-	if b.saw(idem.EventReleaseFailed) != 1 {
+	if b.saw(telemetry.EventReleaseFailed) != 1 {
 		t.Errorf("events = %v, want one of a release that failed", b.events)
 	}
 }
 
 // changing is a store in which others release the key again and again.
-type changing struct{ idem.Store }
+type changing struct{ driver.Store }
 
-func (s changing) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+func (s changing) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 	rec, err := s.Get(ctx, id)
-	rec.State = idem.StateReleased
-	return idem.BeginResult{Record: rec}, err
+	rec.State = driver.StateReleased
+	return driver.BeginResult{Record: rec}, err
 }
 
 // TestRecordThatKeepsChangingLeavesNoLock: the request gives up, and the lock is free again.
@@ -256,16 +258,16 @@ func TestRecordThatKeepsChangingLeavesNoLock(t *testing.T) {
 
 // slowLink is a store whose settlements take as long as their responses need on a slow link.
 type slowLink struct {
-	idem.Store
+	driver.Store
 	rate int // bytes a second
 }
 
-func (s slowLink) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (s slowLink) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	if st.Response != nil {
 		select {
 		case <-time.After(time.Duration(len(st.Response.Body)) * time.Second / time.Duration(s.rate)):
 		case <-ctx.Done():
-			return idem.SettleResult{}, ctx.Err()
+			return driver.SettleResult{}, ctx.Err()
 		}
 	}
 	return s.Store.Settle(ctx, id, st)
@@ -294,10 +296,10 @@ func TestALargeResponseIsStoredOverASlowLink(t *testing.T) {
 					t.Errorf("Do() = %d, %v after %v, want 201 after %v", res.Response.Status, err, took, tt.want)
 				}
 				time.Sleep(10 * time.Second)
-				if rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k")); err != nil || rec.State != idem.StateCompleted {
+				if rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k")); err != nil || rec.State != driver.StateCompleted {
 					t.Errorf("Get() = %v, %v, want the response stored", rec.State, err)
 				}
-				if n := b.saw(idem.EventSettleDelayed); n != tt.delayed {
+				if n := b.saw(telemetry.EventSettleDelayed); n != tt.delayed {
 					t.Errorf("%d events that the settlement is delayed, want %d", n, tt.delayed)
 				}
 			})

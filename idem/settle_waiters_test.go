@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
 // superseded runs a request that loses its lock and cannot store its outcome. Another instance settles
 // the attempt as settle says. Then the store answers again, and the duplicates that have waited for the
 // request get their answers.
-func superseded(t *testing.T, delay time.Duration, settle func(b *bundle, id idem.KeyID)) (b *bundle, first idem.Result, duplicates []idem.Result, errs []error) {
+func superseded(t *testing.T, delay time.Duration, settle func(b *bundle, id driver.KeyID)) (b *bundle, first idem.Result, duplicates []idem.Result, errs []error) {
 	t.Helper()
 	b = setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Second)}, policy: func(p *idem.Policy) { p.DuplicateWait = time.Hour }})
 	id := idem.NewKeyID("m1", "k")
@@ -51,18 +52,18 @@ func superseded(t *testing.T, delay time.Duration, settle func(b *bundle, id ide
 // TestDuplicatesGetTheRecordOfASupersededRequest: what the record says is the outcome. The request's own
 // result is not, whether it is settled before its answer or in the background.
 func TestDuplicatesGetTheRecordOfASupersededRequest(t *testing.T) {
-	applied := func(b *bundle, id idem.KeyID) {
+	applied := func(b *bundle, id driver.KeyID) {
 		resolution := idem.Applied(idem.Response{Status: 201, Body: []byte("payment of an operator")})
-		if _, err := b.another(b.locker, b.store).Decide(b.Context(), id, idem.Attempt{}, resolution, idem.Decision{By: "ops"}, &b.policy); err != nil {
+		if _, err := b.another(b.locker, b.store).Decide(b.Context(), id, driver.Attempt{}, resolution, driver.Decision{By: "ops"}, &b.policy); err != nil {
 			b.Fatal(err)
 		}
 	}
-	unknown := func(b *bundle, id idem.KeyID) {
+	unknown := func(b *bundle, id driver.KeyID) {
 		if _, err := b.another(b.locker, b.store).Resolve(b.Context(), id, &b.policy); err != nil {
 			b.Fatal(err)
 		}
 		resolution := idem.NotApplied()
-		if _, err := b.another(b.locker, b.store).Decide(b.Context(), id, idem.Attempt{}, resolution, idem.Decision{By: "ops"}, &b.policy); err != nil {
+		if _, err := b.another(b.locker, b.store).Decide(b.Context(), id, driver.Attempt{}, resolution, driver.Decision{By: "ops"}, &b.policy); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -116,9 +117,9 @@ func TestDuplicatesOfAnAbandonedOutcomeReadTheRecord(t *testing.T) {
 }
 
 // hasty is a locker whose Wait says again and again that a lock looks free.
-type hasty struct{ idem.Locker }
+type hasty struct{ driver.Locker }
 
-func (hasty) Wait(ctx context.Context, _ idem.KeyID) error {
+func (hasty) Wait(ctx context.Context, _ driver.KeyID) error {
 	select {
 	case <-time.After(3 * time.Second):
 		return nil

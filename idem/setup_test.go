@@ -13,7 +13,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -28,7 +30,7 @@ type bundle struct {
 	*testing.T
 	engine *idem.Engine
 	locker *memorylock.Locker
-	store  idem.Store
+	store  driver.Store
 	ahead  *atomic.Int64 // the clock of store, in nanoseconds ahead of ours
 	policy idem.Policy
 	faults *idemtest.FaultyStore  // in front of store
@@ -36,7 +38,7 @@ type bundle struct {
 	runs   atomic.Int64           // how often the default handler ran
 
 	mu     sync.Mutex
-	events []idem.Event
+	events []telemetry.Event
 }
 
 // parts is what differs from the defaults.
@@ -78,7 +80,7 @@ func (b *bundle) newStore() *memorystore.Store {
 func (b *bundle) advance(d time.Duration) { b.ahead.Add(int64(d)) }
 
 // another is a second engine, with other parts.
-func (b *bundle) another(l idem.Locker, s idem.Store, opts ...idem.Option) *idem.Engine {
+func (b *bundle) another(l driver.Locker, s driver.Store, opts ...idem.Option) *idem.Engine {
 	b.Helper()
 	e, err := idem.New(l, s, opts...)
 	if err != nil {
@@ -97,14 +99,14 @@ func withDefaults(t *testing.T, p idem.Policy) idem.Policy {
 	return p
 }
 
-func (b *bundle) observe(_ context.Context, ev idem.Event) {
+func (b *bundle) observe(_ context.Context, ev telemetry.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.events = append(b.events, ev)
 }
 
 // saw counts events of a type.
-func (b *bundle) saw(t idem.EventType) int {
+func (b *bundle) saw(t telemetry.EventType) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 0
@@ -131,7 +133,7 @@ func (b *bundle) eventually(what string, ok func() bool) {
 }
 
 func fingerprintOf(transport, body string) idem.Fingerprinter {
-	return func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, transport+" POST /pay", body) }
+	return func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, transport+" POST /pay", body) }
 }
 
 func (b *bundle) operation(key, body string) idem.Operation {
@@ -217,7 +219,7 @@ func (b *bundle) wantRuns(n int64) {
 	}
 }
 
-func (b *bundle) wantState(key string, want idem.State) idem.Status {
+func (b *bundle) wantState(key string, want driver.State) idem.Status {
 	b.Helper()
 	got, err := b.engine.Status(context.Background(), "m1", idem.Key(key))
 	if err != nil || got.State != want {
@@ -254,4 +256,12 @@ func (b *bundle) started(key, body string, h idem.Handler) (finish func() (idem.
 		a := <-done
 		return a.res, a.err
 	})
+}
+
+// kind is the kind of the keys of the route.
+func (b *bundle) kind() driver.KeyKind {
+	if b.policy.IssuedTokens {
+		return driver.IssuedToken
+	}
+	return driver.ClientKey
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
@@ -20,7 +21,7 @@ import (
 func TestNothingRunsTwiceUnderFaults(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	ledger := &ledger{paid: map[string][]string{}, fences: map[string]idem.Fence{}}
+	ledger := &ledger{paid: map[string][]string{}, fences: map[string]driver.Fence{}}
 	b := setup(t, parts{
 		opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond), idem.WithStoreTimeout(patience)},
 		policy: func(p *idem.Policy) {
@@ -121,10 +122,10 @@ func TestNothingRunsTwiceUnderFaults(t *testing.T) {
 type ledger struct {
 	mu     sync.Mutex
 	paid   map[string][]string
-	fences map[string]idem.Fence
+	fences map[string]driver.Fence
 }
 
-func (l *ledger) raise(op string, f idem.Fence) error {
+func (l *ledger) raise(op string, f driver.Fence) error {
 	if f.Before(l.fences[op]) {
 		return errors.New("ledger: fence is behind")
 	}

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // IssueToken makes a one-time token for a scope. A ttl of 0 means DefaultTokenTTL. The error is
@@ -46,18 +48,18 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 		return Status{}, storeRefusal(err)
 	}
 	s := Status{State: rec.State}
-	if rec.State == StateNone {
+	if rec.State == driver.StateNone {
 		return s, nil
 	}
 	s.Kind, s.OperationID, s.Attempt, s.Since = rec.Kind, id.OperationID(), rec.Attempt.Number, rec.Since()
 	switch rec.State {
-	case StateIssued:
+	case driver.StateIssued:
 		s.ExpiresAt = rec.TokenExpires
-	case StateCompleted:
+	case driver.StateCompleted:
 		s.ExpiresAt = rec.ResultExpires
-	case StateExpired, StateReleased:
+	case driver.StateExpired, driver.StateReleased:
 		s.ExpiresAt = rec.KeyExpires
-	case StatePending, StateUnknown:
+	case driver.StatePending, driver.StateUnknown:
 		s.ResolvesItself = resolves(policies, &rec)
 	}
 	return s, nil
@@ -65,7 +67,7 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 
 // pendingIn returns the record as its owner sees it if an attempt runs in a transaction. The
 // pending record is in that transaction, so the committed one does not show it.
-func (e *Engine) pendingIn(ctx context.Context, id KeyID, rec Record) (Record, error) {
+func (e *Engine) pendingIn(ctx context.Context, id driver.KeyID, rec driver.Record) (driver.Record, error) {
 	held, err := e.joined.Held(ctx, id)
 	if err != nil || !held {
 		if err == nil {
@@ -73,13 +75,13 @@ func (e *Engine) pendingIn(ctx context.Context, id KeyID, rec Record) (Record, e
 		}
 		return rec, err
 	}
-	rec.State, rec.Started = StatePending, time.Time{}
+	rec.State, rec.Started = driver.StatePending, time.Time{}
 	rec.Attempt.Number++
 	return rec, nil
 }
 
 // resolves reports whether the policy of its route settles an interrupted attempt.
-func resolves(policies []*Policy, rec *Record) bool {
+func resolves(policies []*Policy, rec *driver.Record) bool {
 	for _, name := range []string{rec.Route, ""} {
 		for _, p := range policies {
 			if p.Name == name {
@@ -108,8 +110,8 @@ const tokenBytes = 32
 
 // IssueToken makes a one-time token for a scope in a store. A ttl of 0 means [DefaultTokenTTL].
 // If the answer of the store is lost, the token expires unused. The error is that of
-// [Store.Issue].
-func IssueToken(ctx context.Context, store Store, scope string, ttl time.Duration) (Token, error) {
+// [driver.Store.Issue].
+func IssueToken(ctx context.Context, store driver.Store, scope string, ttl time.Duration) (Token, error) {
 	if ttl < 0 {
 		return Token{}, fmt.Errorf("idem: token for %v", ttl)
 	}

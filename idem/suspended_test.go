@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // suspendedLocker hands out a lease whose clock has run out and whose timer has not fired.
 type suspendedLocker struct {
-	idem.Locker
+	driver.Locker
 	lease *suspendedLease
 }
 
-func (l *suspendedLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+func (l *suspendedLocker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	lease, err := l.Locker.TryAcquire(ctx, req)
 	if err != nil {
 		return nil, err
@@ -25,13 +26,13 @@ func (l *suspendedLocker) TryAcquire(ctx context.Context, req idem.LockRequest) 
 }
 
 type suspendedLease struct {
-	idem.Lease
+	driver.Lease
 	over bool
 }
 
 func (l *suspendedLease) Err() error {
 	if l.over {
-		return idem.ErrLeaseLost
+		return driver.ErrLeaseLost
 	}
 	return l.Lease.Err()
 }
@@ -53,7 +54,7 @@ func TestContextOfAHandlerReadsTheLeaseClock(t *testing.T) {
 					t.Errorf("%s() before = %v, want <nil>", name, err)
 				}
 				locker.lease.over = true
-				if look(ctx) == nil || !errors.Is(context.Cause(ctx), idem.ErrLeaseLost) || child.Err() == nil {
+				if look(ctx) == nil || !errors.Is(context.Cause(ctx), driver.ErrLeaseLost) || child.Err() == nil {
 					t.Errorf("Err() = %v, Cause() = %v, Err() of a child = %v after the loss, want the loss",
 						ctx.Err(), context.Cause(ctx), child.Err())
 				}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // TestRefusalTable is the table of design.md, section 8, to the letter.
@@ -50,7 +51,7 @@ func TestRefusalTable(t *testing.T) {
 func TestPolicyDefaults(t *testing.T) {
 	p := withDefaults(t, idem.Policy{AllowGlobalKeys: true})
 	if p.ResultTTL != 24*time.Hour || p.KeyTTL != 7*24*time.Hour || p.MaxRequestBody != 1<<20 || p.MaxResponseBody != 1<<20 ||
-		p.ResolverTimeout != 5*time.Second || p.Kind != idem.ClientKey || p.DuplicateWait != 0 || p.HandlerTimeout != 0 || p.FailOpen || p.InDoubt.Resolver() != nil || p.InDoubt.RunsAgain() {
+		p.ResolverTimeout != 5*time.Second || p.IssuedTokens || p.DuplicateWait != 0 || p.HandlerTimeout != 0 || p.FailOpen || p.InDoubt.Resolver() != nil || p.InDoubt.RunsAgain() {
 		t.Errorf("WithDefaults() = %+v", p)
 	}
 	if p := withDefaults(t, idem.Policy{AllowGlobalKeys: true, ResultTTL: 30 * 24 * time.Hour}); p.KeyTTL != p.ResultTTL {
@@ -58,11 +59,10 @@ func TestPolicyDefaults(t *testing.T) {
 	}
 	for name, bad := range map[string]idem.Policy{
 		"no scope":               {},
-		"unknown kind":           {AllowGlobalKeys: true, Kind: 7},
 		"negative wait":          {AllowGlobalKeys: true, DuplicateWait: -1},
 		"negative body limit":    {AllowGlobalKeys: true, MaxRequestBody: -1},
 		"long name":              {AllowGlobalKeys: true, Name: strings.Repeat("n", 256)},
-		"fail open with a token": {AllowGlobalKeys: true, Kind: idem.IssuedToken, FailOpen: true},
+		"fail open with a token": {AllowGlobalKeys: true, IssuedTokens: true, FailOpen: true},
 	} {
 		if _, err := bad.WithDefaults(); err == nil {
 			t.Errorf("%s: WithDefaults() = nil, want an error", name)
@@ -86,27 +86,27 @@ func TestScopeFrom(t *testing.T) {
 }
 
 func TestKeyIDSeparatesScopeAndKey(t *testing.T) {
-	ids := map[idem.KeyID]string{}
+	ids := map[driver.KeyID]string{}
 	for _, p := range [][2]string{{"a", "bc"}, {"ab", "c"}, {"", "abc"}, {"abc", "x"}, {"a", "b"}, {"a\x00", "b"}, {"a", "\x00b"}} {
 		id := idem.NewKeyID(p[0], idem.Key(p[1]))
 		if other, ok := ids[id]; ok {
 			t.Errorf("NewKeyID(%q, %q) is that of %s", p[0], p[1], other)
 		}
 		ids[id] = p[0] + "/" + p[1]
-		if got, err := idem.ParseKeyID(id.String()); err != nil || got != id {
+		if got, err := driver.ParseKeyID(id.String()); err != nil || got != id {
 			t.Errorf("ParseKeyID(%s) = %v, %v", id, got, err)
 		}
 	}
 	for _, bad := range []string{"", "zz", strings.Repeat("g", 64), strings.Repeat("a", 63)} {
-		if _, err := idem.ParseKeyID(bad); err == nil {
+		if _, err := driver.ParseKeyID(bad); err == nil {
 			t.Errorf("ParseKeyID(%q) = nil, want an error", bad)
 		}
-		if _, err := idem.ParseNonce(bad); err == nil {
+		if _, err := driver.ParseNonce(bad); err == nil {
 			t.Errorf("ParseNonce(%q) = nil, want an error", bad)
 		}
 	}
-	n := idem.NewNonce()
-	if got, err := idem.ParseNonce(n.String()); err != nil || got != n {
+	n := driver.NewNonce()
+	if got, err := driver.ParseNonce(n.String()); err != nil || got != n {
 		t.Errorf("ParseNonce(%s) = %v, %v", n, got, err)
 	}
 }
@@ -133,12 +133,12 @@ func TestKeyIDIsStable(t *testing.T) {
 }
 
 func TestStateNames(t *testing.T) {
-	for s := idem.StateNone; s <= idem.StateExpired; s++ {
-		if got, err := idem.ParseState(s.String()); err != nil || got != s {
+	for s := driver.StateNone; s <= driver.StateExpired; s++ {
+		if got, err := driver.ParseState(s.String()); err != nil || got != s {
 			t.Errorf("ParseState(%q) = %v, %v", s, got, err)
 		}
 	}
-	if _, err := idem.ParseState("done"); err == nil {
+	if _, err := driver.ParseState("done"); err == nil {
 		t.Error(`ParseState("done") = nil, want an error`)
 	}
 }

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // measured is a Telemetry that writes steps down as "parent>step".
@@ -20,25 +22,25 @@ type measured struct {
 	mu      sync.Mutex
 	spans   byte
 	started []string
-	ended   []idem.StepEnd
-	store   idem.Store
+	ended   []telemetry.StepEnd
+	store   driver.Store
 }
 
 type spanKey struct{}
 
 // spanning is the value of spanKey.
 type spanning struct {
-	step idem.Step
-	span idem.Span
+	step telemetry.Step
+	span driver.Span
 }
 
-func (m *measured) Watch(_ *idem.Engine, s idem.Store) { m.store = s }
+func (m *measured) Watch(_ telemetry.Engine, s driver.Store) { m.store = s }
 
-func (m *measured) StartStep(ctx context.Context, start idem.StepStart) (context.Context, any) {
+func (m *measured) StartStep(ctx context.Context, start telemetry.StepStart) (context.Context, any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, name := start.Step, start.Step.String()
-	if request, ok := start.Request.(spanning); ok != (s != idem.StepRequest) || ok && request.step != idem.StepRequest {
+	if request, ok := start.Request.(spanning); ok != (s != telemetry.StepRequest) || ok && request.step != telemetry.StepRequest {
 		panic(fmt.Sprintf("%v belongs to %v", s, start.Request))
 	}
 	if outer, ok := ctx.Value(spanKey{}).(spanning); ok {
@@ -46,11 +48,11 @@ func (m *measured) StartStep(ctx context.Context, start idem.StepStart) (context
 	}
 	m.started = append(m.started, name)
 	m.spans++
-	trace := spanning{s, idem.Span{SpanID: [8]byte{m.spans}}}
+	trace := spanning{s, driver.Span{SpanID: [8]byte{m.spans}}}
 	return context.WithValue(ctx, spanKey{}, trace), trace
 }
 
-func (m *measured) EndStep(ctx context.Context, trace any, end idem.StepEnd) {
+func (m *measured) EndStep(ctx context.Context, trace any, end telemetry.StepEnd) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if got := ctx.Value(spanKey{}).(spanning); got != trace || got.step != end.Step {
@@ -59,17 +61,17 @@ func (m *measured) EndStep(ctx context.Context, trace any, end idem.StepEnd) {
 	m.ended = append(m.ended, end)
 }
 
-func (m *measured) Span(trace any) idem.Span { return trace.(spanning).span }
+func (m *measured) Span(trace any) driver.Span { return trace.(spanning).span }
 
-func spanIn(ctx context.Context) idem.Span {
+func spanIn(ctx context.Context) driver.Span {
 	s, _ := ctx.Value(spanKey{}).(spanning)
 	return s.span
 }
 
-func (m *measured) Event(context.Context, idem.Event) {}
+func (m *measured) Event(context.Context, telemetry.Event) {}
 
 // take returns the started steps since the last call, and the end of the request.
-func (m *measured) take(t *testing.T) (steps string, request idem.StepEnd) {
+func (m *measured) take(t *testing.T) (steps string, request telemetry.StepEnd) {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +79,7 @@ func (m *measured) take(t *testing.T) (steps string, request idem.StepEnd) {
 		t.Errorf("%d steps started and %d ended: %q, %v", len(m.started), len(m.ended), m.started, m.ended)
 	}
 	for _, end := range m.ended {
-		if end.Step == idem.StepRequest {
+		if end.Step == telemetry.StepRequest {
 			request = end
 		}
 	}
@@ -92,7 +94,7 @@ func TestTelemetrySeesTheStepsOfARequest(t *testing.T) {
 	if m.store == nil {
 		t.Error("Watch got no store")
 	}
-	var inHandler idem.Span
+	var inHandler driver.Span
 	pay := func(status int, err error) func(context.Context) (idem.Response, error) {
 		return func(ctx context.Context) (idem.Response, error) {
 			inHandler = spanIn(ctx)
@@ -100,7 +102,7 @@ func TestTelemetrySeesTheStepsOfARequest(t *testing.T) {
 		}
 	}
 	const fresh = "request read lock begin handler settle"
-	check := func(name, wantSteps string, want idem.StepEnd) {
+	check := func(name, wantSteps string, want telemetry.StepEnd) {
 		t.Helper()
 		steps, got := m.take(t)
 		if steps != wantSteps {
@@ -113,24 +115,24 @@ func TestTelemetrySeesTheStepsOfARequest(t *testing.T) {
 
 	_, _ = b.doWith("k1", "body", pay(201, nil))
 	execution := inHandler
-	check("fresh", fresh, idem.StepEnd{Outcome: idem.OutcomeCompleted, Attempt: 1})
+	check("fresh", fresh, telemetry.StepEnd{Outcome: telemetry.OutcomeCompleted, Attempt: 1})
 	_, _ = b.doWith("k1", "body", pay(201, nil))
-	check("replayed", "request read", idem.StepEnd{Outcome: idem.OutcomeReplayed, Attempt: 1, Origin: execution})
+	check("replayed", "request read", telemetry.StepEnd{Outcome: telemetry.OutcomeReplayed, Attempt: 1, Origin: execution})
 	_, _ = b.doWith("k2", "body", pay(429, nil))
-	check("released", fresh, idem.StepEnd{Outcome: idem.OutcomeReleased, Attempt: 1})
+	check("released", fresh, telemetry.StepEnd{Outcome: telemetry.OutcomeReleased, Attempt: 1})
 	_, _ = b.doWith("k2", "body", pay(500, errors.New("no answer")))
-	check("unknown", fresh, idem.StepEnd{Outcome: idem.OutcomeUnknown, Code: idem.CodeOutcomeUnknown, Attempt: 2})
+	check("unknown", fresh, telemetry.StepEnd{Outcome: telemetry.OutcomeUnknown, Code: string(idem.CodeOutcomeUnknown), Attempt: 2})
 	_, _ = b.doWith("k2", "body", pay(201, nil))
-	check("refused", "request read", idem.StepEnd{Outcome: idem.OutcomeRefused, Code: idem.CodeOutcomeUnknown})
+	check("refused", "request read", telemetry.StepEnd{Outcome: telemetry.OutcomeRefused, Code: string(idem.CodeOutcomeUnknown)})
 	func() {
 		defer func() { _ = recover() }()
 		_, _ = b.doWith("k3", "body", func(context.Context) (idem.Response, error) { panic("handler") })
 	}()
-	check("panic", fresh, idem.StepEnd{Outcome: idem.OutcomeUnknown, Attempt: 1})
+	check("panic", fresh, telemetry.StepEnd{Outcome: telemetry.OutcomeUnknown, Attempt: 1})
 	b.engine.ReportRefused(context.Background(), "POST /pay", idem.NewRefusal(idem.CodeKeyMissing, nil))
-	check("refused by the adapter", "request", idem.StepEnd{Outcome: idem.OutcomeRefused, Code: idem.CodeKeyMissing})
+	check("refused by the adapter", "request", telemetry.StepEnd{Outcome: telemetry.OutcomeRefused, Code: string(idem.CodeKeyMissing)})
 	b.engine.ReportUnprotected(context.Background(), "POST /pay")
-	check("unprotected", "request", idem.StepEnd{Outcome: idem.OutcomeUnprotected})
+	check("unprotected", "request", telemetry.StepEnd{Outcome: telemetry.OutcomeUnprotected})
 }
 
 // TestTelemetryTellsAReleaseWhateverTheRecordIsThen: a token is issued again, and a rolled-back
@@ -138,7 +140,7 @@ func TestTelemetrySeesTheStepsOfARequest(t *testing.T) {
 func TestTelemetryTellsAReleaseWhateverTheRecordIsThen(t *testing.T) {
 	t.Run("token", func(t *testing.T) {
 		m := &measured{}
-		b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}, policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+		b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}, policy: func(p *idem.Policy) { p.IssuedTokens = true }})
 		token, err := b.engine.IssueToken(t.Context(), "m1", 0)
 		if err != nil {
 			t.Fatal(err)
@@ -146,8 +148,8 @@ func TestTelemetryTellsAReleaseWhateverTheRecordIsThen(t *testing.T) {
 		if _, err := b.doWith(string(token.Value), "body", answers(429)); err != nil {
 			t.Fatal(err)
 		}
-		if _, request := m.take(t); request.Outcome != idem.OutcomeReleased {
-			t.Errorf("outcome = %v, want %v", request.Outcome, idem.OutcomeReleased)
+		if _, request := m.take(t); request.Outcome != telemetry.OutcomeReleased {
+			t.Errorf("outcome = %v, want %v", request.Outcome, telemetry.OutcomeReleased)
 		}
 	})
 	t.Run("rolled back", func(t *testing.T) {
@@ -156,8 +158,8 @@ func TestTelemetryTellsAReleaseWhateverTheRecordIsThen(t *testing.T) {
 		if _, err := b.doWith("k", "body", b.paying(500)); err != nil {
 			t.Fatal(err)
 		}
-		if _, request := m.take(t); request.Outcome != idem.OutcomeReleased {
-			t.Errorf("outcome = %v, want %v", request.Outcome, idem.OutcomeReleased)
+		if _, request := m.take(t); request.Outcome != telemetry.OutcomeReleased {
+			t.Errorf("outcome = %v, want %v", request.Outcome, telemetry.OutcomeReleased)
 		}
 	})
 	t.Run("rolled back to an attempt in doubt", func(t *testing.T) {
@@ -167,8 +169,8 @@ func TestTelemetryTellsAReleaseWhateverTheRecordIsThen(t *testing.T) {
 		if _, err := b.doWith("k", "100", b.paying(500)); err != nil {
 			t.Fatal(err)
 		}
-		if _, request := m.take(t); request.Outcome != idem.OutcomeUnknown {
-			t.Errorf("outcome = %v, want %v", request.Outcome, idem.OutcomeUnknown)
+		if _, request := m.take(t); request.Outcome != telemetry.OutcomeUnknown {
+			t.Errorf("outcome = %v, want %v", request.Outcome, telemetry.OutcomeUnknown)
 		}
 	})
 }
@@ -176,12 +178,12 @@ func TestTelemetryTellsAReleaseWhateverTheRecordIsThen(t *testing.T) {
 func TestTelemetrySeesAnOutage(t *testing.T) {
 	m := &measured{}
 	b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}, policy: func(p *idem.Policy) { p.FailOpen = true }})
-	b.locks.FailBefore("TryAcquire", idemtest.Every, idem.ErrUnavailable)
+	b.locks.FailBefore("TryAcquire", idemtest.Every, driver.ErrUnavailable)
 	if _, err := b.do("k", "body"); err != nil {
 		t.Fatal(err)
 	}
 	steps, request := m.take(t)
-	if steps != "request read lock handler" || request.Outcome != idem.OutcomeFailedOpen {
+	if steps != "request read lock handler" || request.Outcome != telemetry.OutcomeFailedOpen {
 		t.Errorf("steps = %s and outcome %v, want a handler that failed open", steps, request.Outcome)
 	}
 }
@@ -191,15 +193,15 @@ func TestTelemetrySeesAWait(t *testing.T) {
 	m := &measured{}
 	waits := make(chan struct{})
 	b := setup(t, parts{
-		opts: []idem.Option{idem.WithTelemetry(m), idem.WithObserver(func(_ context.Context, ev idem.Event) {
-			if ev.Type == idem.EventJoined {
+		opts: []idem.Option{idem.WithTelemetry(m), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+			if ev.Type == telemetry.EventJoined {
 				close(waits)
 			}
 		})},
 		policy: func(p *idem.Policy) { p.DuplicateWait = patience },
 	})
 	var all sync.WaitGroup
-	var execution idem.Span
+	var execution driver.Span
 	_, err := b.doWith("k", "body", func(ctx context.Context) (idem.Response, error) {
 		execution = spanIn(ctx)
 		all.Go(func() {
@@ -244,7 +246,7 @@ func TestTelemetrySeesWhyAWaitEnded(t *testing.T) {
 				if _, err := end(); err != nil {
 					t.Fatal(err)
 				}
-				i := slices.IndexFunc(m.ended, func(end idem.StepEnd) bool { return end.Step == idem.StepWait })
+				i := slices.IndexFunc(m.ended, func(end telemetry.StepEnd) bool { return end.Step == telemetry.StepWait })
 				if i < 0 || !errors.Is(m.ended[i].Err, tt.want) {
 					t.Errorf("steps ended with %+v, want a wait that ended with %v", m.ended, tt.want)
 				}
@@ -256,22 +258,24 @@ func TestTelemetrySeesWhyAWaitEnded(t *testing.T) {
 // broken is a Telemetry that panics.
 type broken struct{ measured }
 
-func (*broken) StartStep(context.Context, idem.StepStart) (context.Context, any) { panic("StartStep") }
-func (*broken) EndStep(context.Context, any, idem.StepEnd)                       { panic("EndStep") }
-func (*broken) Span(any) idem.Span                                               { panic("Span") }
-func (*broken) Event(context.Context, idem.Event)                                { panic("Event") }
+func (*broken) StartStep(context.Context, telemetry.StepStart) (context.Context, any) {
+	panic("StartStep")
+}
+func (*broken) EndStep(context.Context, any, telemetry.StepEnd) { panic("EndStep") }
+func (*broken) Span(any) driver.Span                            { panic("Span") }
+func (*broken) Event(context.Context, telemetry.Event)          { panic("Event") }
 
 // brokenAtTheEnd starts steps.
 type brokenAtTheEnd struct{ broken }
 
-func (b *brokenAtTheEnd) StartStep(ctx context.Context, start idem.StepStart) (context.Context, any) {
+func (b *brokenAtTheEnd) StartStep(ctx context.Context, start telemetry.StepStart) (context.Context, any) {
 	return b.measured.StartStep(ctx, start)
 }
 
 func TestTelemetryCannotBreakARequest(t *testing.T) {
-	for name, telemetry := range map[string]idem.Telemetry{"everywhere": &broken{}, "at the end": &brokenAtTheEnd{}} {
+	for name, recorder := range map[string]telemetry.Recorder{"everywhere": &broken{}, "at the end": &brokenAtTheEnd{}} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(telemetry)}})
+			b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(recorder)}})
 			for range 2 {
 				if res, err := b.do("k", "body"); err != nil || res.Response.Status != 201 {
 					t.Fatalf("do() = %+v, %v, want 201", res, err)

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // held reports whether somebody has the lock of a key of this bundle.
@@ -42,8 +44,8 @@ func TestUndoGivesTheLockBack(t *testing.T) {
 				}
 				b.faults.Heal("Abort")
 				time.Sleep(20 * time.Second)
-				b.wantState("k", idem.StateReleased)
-				if b.saw(idem.EventBeginAborted) != 1 {
+				b.wantState("k", driver.StateReleased)
+				if b.saw(telemetry.EventBeginAborted) != 1 {
 					t.Error("no EventBeginAborted")
 				}
 				res, err := b.do("k", "a")
@@ -76,7 +78,7 @@ func TestUndoHasABound(t *testing.T) {
 		if held > most {
 			t.Errorf("%d locks are held, want at most %d", held, most)
 		}
-		if n := b.saw(idem.EventSettleAbandoned); n != 100 {
+		if n := b.saw(telemetry.EventSettleAbandoned); n != 100 {
 			t.Errorf("%d times the engine told that it leaves a Begin as it is, want 100", n)
 		}
 		time.Sleep(time.Minute) // of an outage
@@ -88,7 +90,7 @@ func TestUndoHasABound(t *testing.T) {
 		b.faults.Heal("Begin")
 		b.faults.Heal("Abort")
 		time.Sleep(time.Minute)
-		if n := b.saw(idem.EventBeginAborted); n != most {
+		if n := b.saw(telemetry.EventBeginAborted); n != most {
 			t.Errorf("%d Begins are undone, want %d", n, most)
 		}
 		b.wantRuns(0)
@@ -100,13 +102,13 @@ func TestUndoHasABound(t *testing.T) {
 func TestRefusedWriteNeedsNoUndo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, parts{})
-		full := fmt.Errorf("full: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites)
+		full := fmt.Errorf("full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites)
 		b.faults.FailBefore("Begin", idemtest.Every, full)
 		b.faults.FailBefore("Abort", idemtest.Every, full)
 		for n := range 100 { // one after the other, in a second
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeUnavailable)
-			if !errors.Is(err, idem.ErrNoWrites) {
+			if !errors.Is(err, driver.ErrNoWrites) {
 				t.Errorf("refusal %d = %v, want it to tell the reason", n, err)
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -149,11 +151,11 @@ func (b *bundle) operationOfAnotherPart(key string) idem.Operation {
 func TestRefusedCopyOfABeginThatWasApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, parts{})
-		b.faults.LoseReply("Begin", 1, fmt.Errorf("full: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites))
+		b.faults.LoseReply("Begin", 1, fmt.Errorf("full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites))
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeUnavailable)
 		synctest.Wait()
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 		if b.held("k") {
 			t.Error("the lock is left")
 		}
@@ -164,19 +166,19 @@ func TestRefusedCopyOfABeginThatWasApplied(t *testing.T) {
 func TestRefusedWriteWhoseTraceCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, parts{})
-		b.faults.LoseReply("Begin", 1, fmt.Errorf("full: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites))
+		b.faults.LoseReply("Begin", 1, fmt.Errorf("full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites))
 		b.faults.FailBefore("Get", 2, nil)
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeUnavailable)
 		synctest.Wait()
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 	})
 }
 
 // TestRefusedWriteFailsOpen: the route would rather run twice than not at all.
 func TestRefusedWriteFailsOpen(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
-	b.faults.FailBefore("Begin", idemtest.Every, fmt.Errorf("full: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites))
+	b.faults.FailBefore("Begin", idemtest.Every, fmt.Errorf("full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites))
 	for n := range 3 {
 		res, err := b.do(fmt.Sprint(n), "a")
 		b.wantPaid(res, err, n+1, false)
@@ -189,7 +191,7 @@ func TestRefusedWritesLeaveOpenAttemptsAlone(t *testing.T) {
 	b := setup(t, parts{})
 	finish := b.started("k", "a", b.pay)
 	other := b.another(b.locks, b.faults)
-	b.faults.FailBefore("Begin", idemtest.Every, fmt.Errorf("full: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites))
+	b.faults.FailBefore("Begin", idemtest.Every, fmt.Errorf("full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites))
 	for n := range 200 {
 		_, err := other.Do(t.Context(), b.operation(fmt.Sprint(n), "a"), b.pay)
 		b.wantRefused(err, idem.CodeUnavailable)

@@ -11,14 +11,16 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // wantFree requires that the lock of a key becomes free, without a Close.
 func (b *bundle) wantFree(key string) {
 	b.Helper()
 	b.eventually("the lock is free", func() bool {
-		lease, err := b.locker.TryAcquire(context.Background(), idem.LockRequest{KeyID: idem.NewKeyID("m1", idem.Key(key)), Nonce: idem.NewNonce()})
+		lease, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: idem.NewKeyID("m1", idem.Key(key)), Nonce: driver.NewNonce()})
 		if err != nil {
 			return false
 		}
@@ -30,8 +32,8 @@ var unreadableRecords = map[string]struct {
 	err  error
 	code idem.Code
 }{
-	"newer":   {fmt.Errorf("test: %w: version 2", idem.ErrNewerRecord), idem.CodeUnavailable},
-	"corrupt": {fmt.Errorf("test: %w: 7 bytes", idem.ErrCorruptRecord), idem.CodeOutcomeUnknown},
+	"newer":   {fmt.Errorf("test: %w: version 2", driver.ErrNewerRecord), idem.CodeUnavailable},
+	"corrupt": {fmt.Errorf("test: %w: 7 bytes", driver.ErrCorruptRecord), idem.CodeOutcomeUnknown},
 }
 
 func TestUnreadableRecordIsRefusedAndRunsNothing(t *testing.T) {
@@ -44,9 +46,9 @@ func TestUnreadableRecordIsRefusedAndRunsNothing(t *testing.T) {
 				b.wantRefused(err, tt.code)
 				b.wantRuns(0)
 				b.wantFree("k")
-				if b.saw(idem.EventUnreadable) != 1 || b.saw(idem.EventFailedOpen) != 0 || b.faults.Calls("Abort") != 0 {
+				if b.saw(telemetry.EventUnreadable) != 1 || b.saw(telemetry.EventFailedOpen) != 0 || b.faults.Calls("Abort") != 0 {
 					t.Errorf("%d events of an unreadable record, want 1; %d of failing open and %d calls of Abort, want none",
-						b.saw(idem.EventUnreadable), b.saw(idem.EventFailedOpen), b.faults.Calls("Abort"))
+						b.saw(telemetry.EventUnreadable), b.saw(telemetry.EventFailedOpen), b.faults.Calls("Abort"))
 				}
 			})
 		}
@@ -68,10 +70,10 @@ func TestUnreadableRecordEndsSaving(t *testing.T) {
 				}
 				res, err := b.do("k", "a")
 				b.wantPaid(res, err, 1, false)
-				b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+				b.eventually("saving is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
 				b.wantFree("k")
-				if n := b.faults.Calls("Settle"); n != 2 || b.saw(idem.EventUnstored) != 1 {
-					t.Errorf("%d calls of Settle and %d events of an unstored success, want 2 and 1", n, b.saw(idem.EventUnstored))
+				if n := b.faults.Calls("Settle"); n != 2 || b.saw(telemetry.EventUnstored) != 1 {
+					t.Errorf("%d calls of Settle and %d events of an unstored success, want 2 and 1", n, b.saw(telemetry.EventUnstored))
 				}
 			})
 		}
@@ -86,7 +88,7 @@ func TestUnreadableRecordEndsAborting(t *testing.T) {
 			b.faults.FailBefore("Abort", idemtest.Every, tt.err)
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeUnavailable)
-			b.eventually("aborting is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+			b.eventually("aborting is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
 			b.wantFree("k")
 			if n := b.faults.Calls("Abort"); n != 1 {
 				t.Errorf("%d calls of Abort, want 1", n)
@@ -98,11 +100,11 @@ func TestUnreadableRecordEndsAborting(t *testing.T) {
 
 // damagedStore cannot read the responses of closed and unknown records.
 type damagedStore struct {
-	idem.Store
+	driver.Store
 	err error
 }
 
-func (s *damagedStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *damagedStore) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	if rec.Response != nil {
 		rec.Response, rec.ResponseErr = nil, s.err
@@ -116,9 +118,9 @@ func TestDamagedResponseIsNotReplayedAndReported(t *testing.T) {
 		err     error
 		code    idem.Code
 	}{
-		"completed":             {answers(201), idem.ErrResponseDamaged, idem.CodeResultUnavailable},
-		"completed, newer form": {answers(201), idem.ErrNewerRecord, idem.CodeUnavailable},
-		"unknown":               {answers(500), idem.ErrResponseDamaged, idem.CodeOutcomeUnknown},
+		"completed":             {answers(201), driver.ErrResponseDamaged, idem.CodeResultUnavailable},
+		"completed, newer form": {answers(201), driver.ErrNewerRecord, idem.CodeUnavailable},
+		"unknown":               {answers(500), driver.ErrResponseDamaged, idem.CodeOutcomeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
@@ -129,8 +131,8 @@ func TestDamagedResponseIsNotReplayedAndReported(t *testing.T) {
 			_, err := b.do("k", "a")
 			b.wantRefused(err, tt.code)
 			b.wantRuns(0) // of the default handler
-			if !errors.Is(err, tt.err) || b.saw(idem.EventUnreadable) != 1 {
-				t.Errorf("Do() = %v with %d events of an unreadable response, want %v and 1", err, b.saw(idem.EventUnreadable), tt.err)
+			if !errors.Is(err, tt.err) || b.saw(telemetry.EventUnreadable) != 1 {
+				t.Errorf("Do() = %v with %d events of an unreadable response, want %v and 1", err, b.saw(telemetry.EventUnreadable), tt.err)
 			}
 		})
 	}
@@ -138,12 +140,12 @@ func TestDamagedResponseIsNotReplayedAndReported(t *testing.T) {
 
 // misbehavingStore answers Settle as no store may.
 type misbehavingStore struct {
-	idem.Store
+	driver.Store
 	calls  []time.Time
-	answer func(idem.Settlement) (idem.SettleResult, error)
+	answer func(driver.Settlement) (driver.SettleResult, error)
 }
 
-func (s *misbehavingStore) Settle(_ context.Context, _ idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (s *misbehavingStore) Settle(_ context.Context, _ driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	if len(s.calls) == 1000 { // without a pause no time passes here, and the test would not end
 		panic("Settle is called for ever")
 	}
@@ -154,11 +156,13 @@ func (s *misbehavingStore) Settle(_ context.Context, _ idem.KeyID, st idem.Settl
 // A store that breaks its contract must neither be asked without a pause, nor for
 // ever, nor take the handler's goroutine down.
 func TestMisbehavingStoreEndsSaving(t *testing.T) {
-	invalid := func(idem.Settlement) (idem.SettleResult, error) { return idem.SettleResult{}, idem.ErrResponseInvalid }
-	open := func(st idem.Settlement) (idem.SettleResult, error) {
-		return idem.SettleResult{Record: idem.Record{State: idem.StatePending, Attempt: st.Attempt}}, nil
+	invalid := func(driver.Settlement) (driver.SettleResult, error) {
+		return driver.SettleResult{}, driver.ErrResponseInvalid
 	}
-	for name, answer := range map[string]func(idem.Settlement) (idem.SettleResult, error){
+	open := func(st driver.Settlement) (driver.SettleResult, error) {
+		return driver.SettleResult{Record: driver.Record{State: driver.StatePending, Attempt: st.Attempt}}, nil
+	}
+	for name, answer := range map[string]func(driver.Settlement) (driver.SettleResult, error){
 		"every response is invalid": invalid, "an open attempt stays open": open,
 	} {
 		for _, status := range []int{201, 429, 500} {
@@ -173,7 +177,7 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 							t.Errorf("Do() = %d, %v, want %d", res.Response.Status, err, status)
 						}
 						time.Sleep(time.Minute)
-						if n := b.saw(idem.EventSettleAbandoned); n != 1 {
+						if n := b.saw(telemetry.EventSettleAbandoned); n != 1 {
 							t.Errorf("%d events of giving up, want 1", n)
 						}
 						n := len(store.calls)
@@ -202,7 +206,7 @@ func TestMisbehavingStoreDoesNotStopResolving(t *testing.T) {
 	b.policy.InDoubt = idem.LeaveUnknown()
 	_, _ = b.doWith("k2", "a", answers(500))
 	b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
-	b.faults.FailBefore("Settle", b.faults.Calls("Settle")+1, idem.ErrResponseInvalid)
+	b.faults.FailBefore("Settle", b.faults.Calls("Settle")+1, driver.ErrResponseInvalid)
 	_, err := b.do("k2", "a")
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantFree("k2")
@@ -227,7 +231,7 @@ func TestUnknownRecordsKeepALimitedResponse(t *testing.T) {
 			t.Errorf("limit %d: Do() = %d bytes, %v, want the whole answer", tt.limit, len(res.Response.Body), err)
 		}
 		rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k"))
-		if err != nil || rec.State != idem.StateUnknown || rec.Response.Omitted == tt.kept || rec.Response.Status != 500 || !tt.kept && len(rec.Response.Body)+len(rec.Response.Header) > 0 {
+		if err != nil || rec.State != driver.StateUnknown || rec.Response.Omitted == tt.kept || rec.Response.Status != 500 || !tt.kept && len(rec.Response.Body)+len(rec.Response.Header) > 0 {
 			t.Errorf("limit %d: %d bytes are kept as %v, %+v, want kept %t", tt.limit, tt.size, rec.State, rec.Response.Omitted, tt.kept)
 		}
 		_, err = b.doWith("k", "a", handler)

@@ -3,6 +3,8 @@ package idem
 import (
 	"errors"
 	"sync"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Defaults of [WithMaxWaiting].
@@ -18,8 +20,8 @@ type waiters struct {
 	mostPerKey, mostPerScope int
 
 	mu      sync.Mutex
-	byKey   map[KeyID]int  // an entry is never 0
-	byScope map[string]int // an entry is never 0
+	byKey   map[driver.KeyID]int // an entry is never 0
+	byScope map[string]int       // an entry is never 0
 }
 
 // enter counts a request that is about to wait, or refuses it as in progress.

@@ -13,6 +13,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/observe"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -64,7 +66,7 @@ func BenchmarkCostOfMetrics(b *testing.B) {
 // unwatched leaves out the gauges, because the benchmark makes many engines.
 type unwatched struct{ *observe.Observer }
 
-func (unwatched) Watch(*idem.Engine, idem.Store) {}
+func (unwatched) Watch(telemetry.Engine, driver.Store) {}
 
 func costEngine(b *testing.B, opts ...idem.Option) *idem.Engine {
 	b.Helper()
@@ -86,7 +88,9 @@ var costPolicy = func() *idem.Policy {
 
 func costRequest(b *testing.B, engine *idem.Engine, key string) {
 	_, err := engine.Do(context.Background(), idem.Operation{Transport: idem.TransportHTTP, Key: idem.Key(key), Policy: costPolicy,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.Fingerprint{Version: v, Sum: [32]byte{1}}, nil }},
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) {
+			return driver.Fingerprint{Version: v, Sum: [32]byte{1}}, nil
+		}},
 		func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil })
 	if err != nil {
 		b.Fatal(err)

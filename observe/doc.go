@@ -51,7 +51,7 @@
 // The outcome of a request is refused, replayed, completed, released, unknown, unsettled,
 // failed-open or unprotected. For a refusal error.type is its code. The steps are wait, lock,
 // handler, settle and resolve, and each handler is an execution. An error.type "locked" of
-// lock says that another owner has the lock. The events are those of [idem.EventType], such as
+// lock says that another owner has the lock. The events are those of [telemetry.EventType], such as
 // unknown, failed-open, ownership-lost, settle-delayed and repaired. No attribute holds the text
 // of a client. The gauges of open records ask the store each time they are read, for at most a
 // second and a thousand records of a state. All instances of a store report the same ones.

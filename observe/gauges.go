@@ -12,7 +12,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 const (
@@ -35,12 +36,12 @@ var ages = []struct {
 // watched are the engines of an observer and their stores, each once.
 type watched struct {
 	mu      sync.Mutex
-	engines []*idem.Engine
-	stores  []idem.Store
+	engines []telemetry.Engine
+	stores  []driver.Store
 }
 
 // add reports whether e is the first engine.
-func (w *watched) add(e *idem.Engine, s idem.Store) (first bool) {
+func (w *watched) add(e telemetry.Engine, s driver.Store) (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.engines = append(w.engines, e)
@@ -50,7 +51,7 @@ func (w *watched) add(e *idem.Engine, s idem.Store) (first bool) {
 	return len(w.engines) == 1
 }
 
-func (w *watched) all() ([]*idem.Engine, []idem.Store) {
+func (w *watched) all() ([]telemetry.Engine, []driver.Store) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.engines), slices.Clone(w.stores)
@@ -58,7 +59,7 @@ func (w *watched) all() ([]*idem.Engine, []idem.Store) {
 
 // watch makes the gauges that ask the engines and their stores whenever they are read. A store
 // that does not answer is left out, and without any other one its gauges are missing.
-func (m *meters) watch(engine *idem.Engine, store idem.Store) {
+func (m *meters) watch(engine telemetry.Engine, store driver.Store) {
 	if !m.watched.add(engine, store) {
 		return
 	}
@@ -92,7 +93,7 @@ func (m *meters) watch(engine *idem.Engine, store idem.Store) {
 		if pending == nil {
 			return nil
 		}
-		for state, found := range map[idem.State]*openRecords{idem.StatePending: pending, idem.StateUnknown: unknown} {
+		for state, found := range map[driver.State]*openRecords{driver.StatePending: pending, driver.StateUnknown: unknown} {
 			of := keyState.String(state.String())
 			for i, age := range ages {
 				to.ObserveInt64(open, found.byAge[i], metric.WithAttributes(of, keyAge.String(age.name)))
@@ -108,7 +109,7 @@ func (m *meters) watch(engine *idem.Engine, store idem.Store) {
 
 // listAllOpen adds up the open records of all stores, and of all parts of them that answer. They are nil if
 // nothing answers. failed is how many stores did not list everything.
-func listAllOpen(ctx context.Context, stores []idem.Store) (pending, unknown *openRecords, failed int) {
+func listAllOpen(ctx context.Context, stores []driver.Store) (pending, unknown *openRecords, failed int) {
 	for _, store := range stores {
 		p, u, err := listOpenOf(ctx, store)
 		if err != nil {
@@ -126,11 +127,11 @@ func listAllOpen(ctx context.Context, stores []idem.Store) (pending, unknown *op
 	return pending, unknown, failed
 }
 
-func listOpenOf(ctx context.Context, store idem.Store) (pending, unknown *openRecords, err error) {
+func listOpenOf(ctx context.Context, store driver.Store) (pending, unknown *openRecords, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	pending, err = listOpen(ctx, store, idem.StatePending)
-	unknown, also := listOpen(ctx, store, idem.StateUnknown)
+	pending, err = listOpen(ctx, store, driver.StatePending)
+	unknown, also := listOpen(ctx, store, driver.StateUnknown)
 	return pending, unknown, cmp.Or(err, also)
 }
 
@@ -147,9 +148,9 @@ type openRecords struct {
 }
 
 // listOpen counts what the parts of the store that answer have. The error is that of the others.
-func listOpen(ctx context.Context, store idem.Store, state idem.State) (found *openRecords, failed error) {
+func listOpen(ctx context.Context, store driver.Store, state driver.State) (found *openRecords, failed error) {
 	found, seen := &openRecords{}, 0
-	for q := (idem.OpenQuery{State: state, Limit: openLimit}); ; {
+	for q := (driver.OpenQuery{State: state, Limit: openLimit}); ; {
 		page, err := store.ListOpen(ctx, q)
 		failed = cmp.Or(failed, err)
 		for i := range page.Records {
@@ -175,9 +176,9 @@ func (o *openRecords) join(other *openRecords) {
 	o.corrupt += other.corrupt
 }
 
-func (o *openRecords) add(r *idem.OpenRecord) {
+func (o *openRecords) add(r *driver.OpenRecord) {
 	switch {
-	case errors.Is(r.Err, idem.ErrNewerRecord):
+	case errors.Is(r.Err, driver.ErrNewerRecord):
 		o.newer++
 		return
 	case r.Err != nil:

@@ -7,17 +7,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
 // logEvent logs an event at a level for its weight.
-func (o *Observer) logEvent(ctx context.Context, ev *idem.Event) {
+func (o *Observer) logEvent(ctx context.Context, ev *telemetry.Event) {
 	level := levelOf(ev)
 	if o.log == nil || !o.log.Enabled(ctx, level) {
 		return
 	}
 	attrs := append(make([]slog.Attr, 0, 9), slog.String("event", ev.Type.String()), slog.String("route", ev.Route))
-	if ev.KeyID != (idem.KeyID{}) {
+	if ev.KeyID != (driver.KeyID{}) {
 		attrs = append(attrs, slog.String("op", ev.KeyID.OperationID()))
 	}
 	if ev.Attempt.Number > 0 {
@@ -27,7 +29,7 @@ func (o *Observer) logEvent(ctx context.Context, ev *idem.Event) {
 		attrs = append(attrs, slog.Duration("took", ev.Duration))
 	}
 	if ev.Code != "" {
-		attrs = append(attrs, slog.String("code", string(ev.Code)))
+		attrs = append(attrs, slog.String("code", ev.Code))
 	}
 	if ev.Err != nil {
 		attrs = append(attrs, slog.Any("err", ev.Err))
@@ -38,19 +40,19 @@ func (o *Observer) logEvent(ctx context.Context, ev *idem.Event) {
 	o.log.LogAttrs(ctx, level, "idempotency", attrs...)
 }
 
-func levelOf(ev *idem.Event) slog.Level {
+func levelOf(ev *telemetry.Event) slog.Level {
 	switch ev.Type {
-	case idem.EventUnknown, idem.EventSuperseded, idem.EventOwnershipLost, idem.EventBeginAborted, idem.EventSettleDelayed,
-		idem.EventLongRunning, idem.EventFailedOpen, idem.EventReleaseFailed, idem.EventRepaired, idem.EventTooLate:
+	case telemetry.EventUnknown, telemetry.EventSuperseded, telemetry.EventOwnershipLost, telemetry.EventBeginAborted, telemetry.EventSettleDelayed,
+		telemetry.EventLongRunning, telemetry.EventFailedOpen, telemetry.EventReleaseFailed, telemetry.EventRepaired, telemetry.EventTooLate:
 		return slog.LevelWarn
-	case idem.EventSettleAbandoned, idem.EventUnreadable, idem.EventUnstored, idem.EventMisused:
+	case telemetry.EventSettleAbandoned, telemetry.EventUnreadable, telemetry.EventUnstored, telemetry.EventMisused:
 		return slog.LevelError
-	case idem.EventRefused:
-		if ours(ev.Code) {
+	case telemetry.EventRefused:
+		if ours(idem.Code(ev.Code)) {
 			return slog.LevelWarn
 		}
 	}
-	if ev.KeyID == (idem.KeyID{}) { // no story to tell
+	if ev.KeyID == (driver.KeyID{}) { // no story to tell
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -90,8 +90,8 @@ func (m *meters) of(l labels) *set {
 }
 
 // seeded are the events that rules alert on.
-var seeded = []idem.EventType{idem.EventUnknown, idem.EventFailedOpen, idem.EventOwnershipLost, idem.EventSettleDelayed,
-	idem.EventSettleAbandoned, idem.EventUnstored, idem.EventRepaired, idem.EventMisused}
+var seeded = []telemetry.EventType{telemetry.EventUnknown, telemetry.EventFailedOpen, telemetry.EventOwnershipLost, telemetry.EventSettleDelayed,
+	telemetry.EventSettleAbandoned, telemetry.EventUnstored, telemetry.EventRepaired, telemetry.EventMisused}
 
 // seed counts zero events of a route. A rule sees an increase only from a value that was there.
 func (m *meters) seed(route string) {
@@ -128,8 +128,8 @@ func (m *sets) add(l labels) *set {
 }
 
 // ended measures a step.
-func (m *meters) ended(ctx context.Context, end *idem.StepEnd) {
-	if end.Step == idem.StepRequest {
+func (m *meters) ended(ctx context.Context, end *telemetry.StepEnd) {
+	if end.Step == telemetry.StepRequest {
 		l := labels{route: end.Route, errorType: errorType(end), kind: keyOutcome, value: end.Outcome.String()}
 		m.requests.Record(ctx, end.Duration.Seconds(), m.of(l).record...)
 	} else if measured(end.Step) {
@@ -140,14 +140,14 @@ func (m *meters) ended(ctx context.Context, end *idem.StepEnd) {
 
 // measured reports whether the metrics have a step. The settle tells as much about the store as
 // the steps that are left out, which only traces have.
-func measured(s idem.Step) bool { return s != idem.StepRead && s != idem.StepBegin }
+func measured(s telemetry.Step) bool { return s != telemetry.StepRead && s != telemetry.StepBegin }
 
 // event counts an event, unless it only repeats the outcome of a request or the count of a
 // step.
-func (m *meters) event(ctx context.Context, ev *idem.Event) {
+func (m *meters) event(ctx context.Context, ev *telemetry.Event) {
 	switch ev.Type {
-	case idem.EventBegun, idem.EventCompleted, idem.EventReleased, idem.EventReplayed, idem.EventRefused,
-		idem.EventJoined, idem.EventWaited, idem.EventUnprotected:
+	case telemetry.EventBegun, telemetry.EventCompleted, telemetry.EventReleased, telemetry.EventReplayed, telemetry.EventRefused,
+		telemetry.EventJoined, telemetry.EventWaited, telemetry.EventUnprotected:
 		return
 	}
 	m.events.Add(ctx, 1, m.of(labels{route: ev.Route, kind: keyEvent, value: ev.Type.String()}).add...)

@@ -10,6 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -26,7 +28,7 @@ type Observer struct {
 	unreadable atomic.Int64 // newer and corrupt records of the last pass, see logPass
 }
 
-var _ idem.Telemetry = (*Observer)(nil)
+var _ telemetry.Recorder = (*Observer)(nil)
 
 // Option configures an [Observer]. A nil Option is ignored.
 type Option func(*config)
@@ -69,11 +71,11 @@ func (o *Observer) Sweeper() sweeper.Option {
 	})
 }
 
-// Watch implements [idem.Telemetry].
-func (o *Observer) Watch(engine *idem.Engine, store idem.Store) { o.meters.watch(engine, store) }
+// Watch implements [telemetry.Recorder].
+func (o *Observer) Watch(engine telemetry.Engine, store driver.Store) { o.meters.watch(engine, store) }
 
-// StartStep implements [idem.Telemetry].
-func (o *Observer) StartStep(ctx context.Context, start idem.StepStart) (context.Context, any) {
+// StartStep implements [telemetry.Recorder].
+func (o *Observer) StartStep(ctx context.Context, start telemetry.StepStart) (context.Context, any) {
 	inner, span := startSpan(ctx, o.tracer, start)
 	if span == nil && !measured(start.Step) {
 		return nil, nil
@@ -81,8 +83,8 @@ func (o *Observer) StartStep(ctx context.Context, start idem.StepStart) (context
 	return inner, span
 }
 
-// EndStep implements [idem.Telemetry].
-func (o *Observer) EndStep(ctx context.Context, span any, end idem.StepEnd) {
+// EndStep implements [telemetry.Recorder].
+func (o *Observer) EndStep(ctx context.Context, span any, end telemetry.StepEnd) {
 	if span == nil {
 		ctx = context.Background() // without exemplars, the metrics need not look for a span
 	}
@@ -90,11 +92,11 @@ func (o *Observer) EndStep(ctx context.Context, span any, end idem.StepEnd) {
 	endSpan(span, &end)
 }
 
-// Span implements [idem.Telemetry].
-func (o *Observer) Span(span any) idem.Span { return nameOf(span) }
+// Span implements [telemetry.Recorder].
+func (o *Observer) Span(span any) driver.Span { return nameOf(span) }
 
-// Event implements [idem.Telemetry].
-func (o *Observer) Event(ctx context.Context, ev idem.Event) {
+// Event implements [telemetry.Recorder].
+func (o *Observer) Event(ctx context.Context, ev telemetry.Event) {
 	o.meters.event(ctx, &ev)
 	spanEvent(ctx, &ev)
 	o.logEvent(ctx, &ev)

@@ -20,7 +20,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/observe"
 	"github.com/idemkeeper/idemkeeper/sweeper"
@@ -60,7 +62,9 @@ func (b *bundle) do(key string, h idem.Handler) (idem.Result, error) {
 	ctx, span := b.tracer.Start(context.Background(), "server")
 	defer span.End()
 	return b.engine.Do(ctx, idem.Operation{Transport: idem.TransportHTTP, Key: idem.Key(key), Policy: &b.policy,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.Fingerprint{Version: v, Sum: [32]byte{1}}, nil }}, h)
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) {
+			return driver.Fingerprint{Version: v, Sum: [32]byte{1}}, nil
+		}}, h)
 }
 
 // pay is a handler with a span of its own.
@@ -143,7 +147,7 @@ func TestOnlyFaultsOfTheServiceAreErrors(t *testing.T) {
 	if s := b.take()["idemkeeper.request"]; s.Status().Code == codes.Error {
 		t.Errorf("a repeat in doubt has status %v, want no error", s.Status())
 	}
-	b.store.FailBefore("Get", idemtest.Every, idem.ErrUnavailable)
+	b.store.FailBefore("Get", idemtest.Every, driver.ErrUnavailable)
 	_, _ = b.do("k2", b.pay)
 	spans := b.take()
 	for _, name := range []string{"idemkeeper.request", "idemkeeper.read"} {
@@ -274,7 +278,7 @@ func TestMetrics(t *testing.T) {
 // While the store is away, its gauges are missing and all others are there.
 func TestMetricsInAnOutage(t *testing.T) {
 	b := setupObserved(t, sdktrace.NeverSample())
-	b.store.FailBefore("ListOpen", idemtest.Every, idem.ErrUnavailable)
+	b.store.FailBefore("ListOpen", idemtest.Every, driver.ErrUnavailable)
 	values, _ := b.points()
 	if len(values["idemkeeper.open_records"]) > 0 || len(values["idemkeeper.running_executions"]) != 1 {
 		t.Errorf("metrics in an outage: %v", values)
@@ -285,11 +289,11 @@ func TestMetricsInAnOutage(t *testing.T) {
 }
 
 // halfStore lists the records of a part of it, and an error for the other part.
-type halfStore struct{ idem.Store }
+type halfStore struct{ driver.Store }
 
-func (s halfStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s halfStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	page, err := s.Store.ListOpen(ctx, q)
-	return page, cmp.Or(err, idem.ErrUnavailable)
+	return page, cmp.Or(err, driver.ErrUnavailable)
 }
 
 // The gauges count what is listed, and say that it is not all.
@@ -313,8 +317,8 @@ func TestMetricsOfAStoreThatListsAPart(t *testing.T) {
 func TestMetricsOfSeveralEngines(t *testing.T) {
 	b := setupObserved(t, sdktrace.NeverSample())
 	other := idemtest.NewFaultyStore(memorystore.New())
-	engines := []*idem.Engine{b.engine}
-	for _, store := range []idem.Store{b.store, other} {
+	engines := []telemetry.Engine{b.engine}
+	for _, store := range []driver.Store{b.store, other} {
 		engine, err := idem.New(memorylock.New(), store, b.o.Engine())
 		if err != nil {
 			t.Fatal(err)
@@ -330,21 +334,21 @@ func TestMetricsOfSeveralEngines(t *testing.T) {
 		}
 	}
 	for i, engine := range engines { // one doubt in each engine
-		b.engine = engine
+		b.engine = engine.(*idem.Engine)
 		_, _ = b.do(fmt.Sprint("k", i), doubt)
 	}
 	const unknown = "idemkeeper.age=under-1m,idemkeeper.state=unknown"
 	want("idemkeeper.open_records", unknown, 3)
-	b.engine = engines[0]
+	b.engine = engines[0].(*idem.Engine)
 	_, _ = b.do("outer", func(context.Context) (idem.Response, error) {
-		b.engine = engines[2]
+		b.engine = engines[2].(*idem.Engine)
 		res, err := b.do("inner", func(ctx context.Context) (idem.Response, error) {
 			want("idemkeeper.running_executions", "", 2)
 			return b.pay(ctx)
 		})
 		return res.Response, err
 	})
-	other.FailBefore("ListOpen", idemtest.Every, idem.ErrUnavailable)
+	other.FailBefore("ListOpen", idemtest.Every, driver.ErrUnavailable)
 	want("idemkeeper.open_records", unknown, 2)
 }
 

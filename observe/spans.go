@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // Attributes of spans and metrics. The ones of metrics have few values.
@@ -28,8 +30,8 @@ const (
 
 // startSpan starts the span of a request, or of a step in a request that is recorded. The
 // span is nil if it is not recorded.
-func startSpan(ctx context.Context, tracer trace.Tracer, start idem.StepStart) (context.Context, any) {
-	if start.Step != idem.StepRequest && start.Request == nil {
+func startSpan(ctx context.Context, tracer trace.Tracer, start telemetry.StepStart) (context.Context, any) {
+	if start.Step != telemetry.StepRequest && start.Request == nil {
 		return ctx, nil
 	}
 	inner, span := tracer.Start(ctx, spanNames[start.Step])
@@ -41,28 +43,28 @@ func startSpan(ctx context.Context, tracer trace.Tracer, start idem.StepStart) (
 }
 
 // spanNames are the names of the spans of steps.
-var spanNames = func() (names [idem.StepResolve + 1]string) {
+var spanNames = func() (names [telemetry.StepResolve + 1]string) {
 	for s := range names {
-		names[s] = "idemkeeper." + idem.Step(s).String()
+		names[s] = "idemkeeper." + telemetry.Step(s).String()
 	}
 	return names
 }()
 
 // endSpan ends a span from startSpan.
-func endSpan(started any, end *idem.StepEnd) {
+func endSpan(started any, end *telemetry.StepEnd) {
 	span, ok := started.(trace.Span)
 	if !ok {
 		return
 	}
 	defer span.End()
 	attrs := make([]attribute.KeyValue, 0, 4)
-	if end.KeyID != (idem.KeyID{}) {
+	if end.KeyID != (driver.KeyID{}) {
 		attrs = append(attrs, keyOperation.String(end.KeyID.OperationID()))
 	}
 	if end.Attempt > 0 {
 		attrs = append(attrs, keyAttempt.Int64(int64(end.Attempt)))
 	}
-	if end.Step == idem.StepRequest {
+	if end.Step == telemetry.StepRequest {
 		attrs = append(attrs, keyOutcome.String(end.Outcome.String()))
 		if !end.Origin.IsZero() {
 			span.AddLink(trace.Link{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{
@@ -80,20 +82,20 @@ func endSpan(started any, end *idem.StepEnd) {
 
 // nameOf names a span from startSpan, if it is sampled. Others reach no one who could follow a
 // link.
-func nameOf(started any) idem.Span {
+func nameOf(started any) driver.Span {
 	if span, ok := started.(trace.Span); ok {
 		if c := span.SpanContext(); c.IsSampled() {
-			return idem.Span{TraceID: c.TraceID(), SpanID: c.SpanID()}
+			return driver.Span{TraceID: c.TraceID(), SpanID: c.SpanID()}
 		}
 	}
-	return idem.Span{}
+	return driver.Span{}
 }
 
 // spanEvent adds an event to the span in which it happens. Refusals and replays are the
 // outcome of the span already.
-func spanEvent(ctx context.Context, ev *idem.Event) {
+func spanEvent(ctx context.Context, ev *telemetry.Event) {
 	span := trace.SpanFromContext(ctx)
-	if ev.Type == idem.EventRefused || ev.Type == idem.EventReplayed || !span.IsRecording() {
+	if ev.Type == telemetry.EventRefused || ev.Type == telemetry.EventReplayed || !span.IsRecording() {
 		return
 	}
 	attrs := make([]attribute.KeyValue, 0, 2)
@@ -114,22 +116,22 @@ var errorTypes = []struct {
 	err  error
 	name string
 }{
-	{idem.ErrLocked, "locked"},
-	{idem.ErrLeaseLost, string(idem.CodeOwnershipLost)},
-	{idem.ErrStoreLost, string(idem.CodeStoreLost)},
-	{idem.ErrNewerRecord, "newer-record"},
-	{idem.ErrCorruptRecord, "corrupt-record"},
-	{idem.ErrStaleFence, "stale-fence"},
+	{driver.ErrLocked, "locked"},
+	{driver.ErrLeaseLost, string(idem.CodeOwnershipLost)},
+	{driver.ErrStoreLost, string(idem.CodeStoreLost)},
+	{driver.ErrNewerRecord, "newer-record"},
+	{driver.ErrCorruptRecord, "corrupt-record"},
+	{driver.ErrStaleFence, "stale-fence"},
 	{context.DeadlineExceeded, "timeout"},
 	{context.Canceled, "canceled"},
-	{idem.ErrUnavailable, string(idem.CodeUnavailable)},
+	{driver.ErrUnavailable, string(idem.CodeUnavailable)},
 }
 
 // errorType classifies what ended a step, in few values. It is "" without an error.
-func errorType(end *idem.StepEnd) string {
+func errorType(end *telemetry.StepEnd) string {
 	switch {
 	case end.Code != "":
-		return string(end.Code)
+		return end.Code
 	case end.Err == nil:
 		return ""
 	}
@@ -146,15 +148,15 @@ func errorType(end *idem.StepEnd) string {
 
 // failed reports whether a step failed in a way that an operator cares about. A duplicate that
 // is refused, or that finds the lock taken, is a normal answer.
-func failed(end *idem.StepEnd) bool {
+func failed(end *telemetry.StepEnd) bool {
 	code := end.Code
 	if refusal, ok := errors.AsType[*idem.Refusal](end.Err); ok && code == "" {
-		code = refusal.Code
+		code = string(refusal.Code)
 	}
 	if code != "" {
-		return ours(code)
+		return ours(idem.Code(code))
 	}
-	return end.Step != idem.StepWait && !errors.Is(end.Err, idem.ErrLocked)
+	return end.Step != telemetry.StepWait && !errors.Is(end.Err, driver.ErrLocked)
 }
 
 // ours reports whether a refusal comes from a fault of the service, not from its client.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -49,7 +50,7 @@ func ExampleSweeper_Run() {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := store.Begin(ctx, id, idem.BeginRequest{Route: "pay", Fence: idem.Fence{Domain: domain, Token: 1}, Nonce: idem.NewNonce(), KeyTTL: time.Hour}); err != nil {
+	if _, err := store.Begin(ctx, id, driver.BeginRequest{Route: "pay", Fence: driver.Fence{Domain: domain, Token: 1}, Nonce: driver.NewNonce(), KeyTTL: time.Hour}); err != nil {
 		panic(err)
 	}
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Inbox is a queue for people, such as the Queue of lock/zookeeper. Each element
@@ -41,7 +41,7 @@ type Case struct {
 const callTimeout = 5 * time.Second
 
 // caseID names an attempt. Each attempt of a key has a nonce of its own.
-func caseID(row *idem.OpenRecord) string {
+func caseID(row *driver.OpenRecord) string {
 	return fmt.Sprintf("%v-%d-%.8s", row.ID, row.Record.Attempt.Number, row.Record.Attempt.Nonce)
 }
 
@@ -113,12 +113,12 @@ func (s *Sweeper) forget(ctx context.Context, p *Pass) {
 // mayBeOpen looks up the attempt of a case.
 func (s *Sweeper) mayBeOpen(ctx context.Context, id string) bool {
 	text, _, _ := strings.Cut(id, "-")
-	key, err := idem.ParseKeyID(text)
+	key, err := driver.ParseKeyID(text)
 	if err != nil {
 		return false // the sweeper did not make this name
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	rec, err := s.store.Get(ctx, key)
-	return err != nil || rec.State.Open() && caseID(&idem.OpenRecord{ID: key, Record: rec}) == id
+	return err != nil || rec.State.Open() && caseID(&driver.OpenRecord{ID: key, Record: rec}) == id
 }

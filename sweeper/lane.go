@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // lane has the records of one route. The listing waits for records of healthy routes, but not for long.
@@ -25,7 +26,7 @@ type lane struct {
 }
 
 type waiting struct {
-	row     *idem.OpenRecord
+	row     *driver.OpenRecord
 	attempt *attempt
 }
 
@@ -50,7 +51,7 @@ func (s *Sweeper) lane(route string) *lane {
 
 // wait makes a record of a sick route wait for a call. If too many wait, one that was tried most is
 // put off.
-func (l *lane) wait(row *idem.OpenRecord, a *attempt) {
+func (l *lane) wait(row *driver.OpenRecord, a *attempt) {
 	i, _ := slices.BinarySearchFunc(l.waiting, a.tries+1, func(w waiting, tries int) int { return w.attempt.tries - tries })
 	l.waiting = slices.Insert(l.waiting, i, waiting{row, a})
 	a.running = true
@@ -104,7 +105,7 @@ func (s *Sweeper) young() (n int, left time.Duration) {
 }
 
 // start settles a record in the background.
-func (s *Sweeper) start(ctx context.Context, row *idem.OpenRecord, a *attempt) {
+func (s *Sweeper) start(ctx context.Context, row *driver.OpenRecord, a *attempt) {
 	r := &result{row: row, attempt: a, lane: s.lane(a.route), began: time.Now(), state: row.Record.State, err: row.Err}
 	a.running = true
 	r.lane.running++
@@ -195,7 +196,7 @@ func (s *Sweeper) judge(r *result) {
 	switch {
 	case r.slow || time.Since(r.began) >= slowAfter:
 		l.sick = true
-	case errors.Is(r.err, idem.ErrNotOpen), errors.Is(r.err, idem.ErrLocked), errors.Is(r.err, errRunsAgain), errors.Is(r.err, idem.ErrForeignDomain):
+	case errors.Is(r.err, idem.ErrNotOpen), errors.Is(r.err, driver.ErrLocked), errors.Is(r.err, errRunsAgain), errors.Is(r.err, idem.ErrForeignDomain):
 		return // says nothing
 	case r.err != nil:
 		if l.failures++; l.failures >= s.cfg.workers {

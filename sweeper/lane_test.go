@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -42,7 +43,7 @@ func (b *bundle) settledAfter(route string) time.Duration {
 	b.beginOn(route, key).ReleaseInBackground()
 	for time.Since(began) < time.Hour {
 		time.Sleep(100 * time.Millisecond)
-		if rec, err := b.store.Get(b.Context(), idOf(key)); err != nil || rec.State == idem.StateReleased {
+		if rec, err := b.store.Get(b.Context(), idOf(key)); err != nil || rec.State == driver.StateReleased {
 			break
 		}
 	}
@@ -138,7 +139,7 @@ func TestNoRecordStarves(t *testing.T) {
 				b.doubts("POST /pay", n)
 				time.Sleep(time.Minute)
 				defer b.run(sweeper.WithInterval(tt.interval))()
-				var good []idem.KeyID
+				var good []driver.KeyID
 				for i := range n {
 					if id := idOf(fmt.Sprint("POST /pay ", i)); id[0] >= 0xf0 {
 						good = append(good, id)
@@ -146,7 +147,7 @@ func TestNoRecordStarves(t *testing.T) {
 				}
 				time.Sleep(8 * time.Minute)
 				for _, id := range good {
-					if rec, err := b.store.Get(b.Context(), id); err != nil || rec.State != idem.StateReleased {
+					if rec, err := b.store.Get(b.Context(), id); err != nil || rec.State != driver.StateReleased {
 						t.Errorf("a record that can be settled is %v, %v after 8 minutes", rec.State, err)
 					}
 				}
@@ -215,7 +216,7 @@ func TestFailuresWithSuccessesBetweenThem(t *testing.T) {
 		})
 		var fail sync.Map // by key, once
 		var err error
-		b.engine, err = idem.New(b.locker, &failingStore{Store: b.store, with: errDown, fails: func(id idem.KeyID) bool {
+		b.engine, err = idem.New(b.locker, &failingStore{Store: b.store, with: errDown, fails: func(id driver.KeyID) bool {
 			_, fails := fail.LoadAndDelete(id)
 			if fails {
 				failed.Add(1)
@@ -232,7 +233,7 @@ func TestFailuresWithSuccessesBetweenThem(t *testing.T) {
 			b.interrupted(key + "2")
 			b.interrupted(key + "3")
 			time.Sleep(promised)
-			b.wantState(key, idem.StateReleased) // after its failure
+			b.wantState(key, driver.StateReleased) // after its failure
 			if failed.Swap(0) != 1 || most.Swap(0) != 2 {
 				t.Error("want a failure, and two calls at once afterwards")
 			}
@@ -255,18 +256,18 @@ func TestRecordThatFailedForLong(t *testing.T) {
 		time.Sleep(time.Hour)
 		up.Store(true)
 		time.Sleep(promised)
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 	})
 }
 
 // countingStore counts the records that it lists, and may lack a part.
 type countingStore struct {
-	idem.Store
+	driver.Store
 	rows, withResponse atomic.Int32
-	lacks              func(idem.KeyID) bool
+	lacks              func(driver.KeyID) bool
 }
 
-func (s *countingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s *countingStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	page, err := s.Store.ListOpen(ctx, q)
 	kept := page.Records[:0]
 	for _, r := range page.Records {
@@ -310,7 +311,7 @@ func TestPartOfTheStoreIsAway(t *testing.T) {
 		b := setup(t, nil)
 		b.doubts("dead", 10)
 		var away atomic.Bool
-		store := &countingStore{Store: b.store, lacks: func(id idem.KeyID) bool { return away.Load() && id[0]%3 == 0 }}
+		store := &countingStore{Store: b.store, lacks: func(id driver.KeyID) bool { return away.Load() && id[0]%3 == 0 }}
 		b.listed = store
 		defer b.runWith(b.byRoute(func(context.Context) error { return nil }), sweeper.WithPage(4))()
 		time.Sleep(time.Minute)
@@ -320,7 +321,7 @@ func TestPartOfTheStoreIsAway(t *testing.T) {
 		open := 0
 		for i := range 30 {
 			id := idOf(fmt.Sprint("healthy ", i))
-			if rec, err := b.store.Get(b.Context(), id); err != nil || (rec.State != idem.StateReleased) != store.lacks(id) {
+			if rec, err := b.store.Get(b.Context(), id); err != nil || (rec.State != driver.StateReleased) != store.lacks(id) {
 				open++
 			}
 		}

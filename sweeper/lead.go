@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Lead waits until this instance is the leader, runs term, and returns when term
@@ -18,10 +19,10 @@ func alwaysLead(ctx context.Context, term func(context.Context) error) error { r
 // ByLock makes the holder of one lock the leader. It is for lock services without
 // an election of their own. The name must differ from every key in use, and from the names of
 // the sweepers of other services that share the locker.
-func ByLock(l idem.Locker, name string) Lead {
+func ByLock(l driver.Locker, name string) Lead {
 	id := idem.NewKeyID("idemkeeper sweeper", idem.Key(name))
 	return func(ctx context.Context, term func(context.Context) error) error {
-		lease, err := idem.Acquire(ctx, l, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+		lease, err := driver.Acquire(ctx, l, driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 		if err != nil {
 			return err
 		}
@@ -33,7 +34,7 @@ func ByLock(l idem.Locker, name string) Lead {
 		watch.Go(func() {
 			select {
 			case <-lease.Done():
-				cancel(idem.ErrLeaseLost)
+				cancel(driver.ErrLeaseLost)
 			case <-ctx.Done():
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Pass is the result of one walk over the open records.
@@ -62,8 +63,8 @@ func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 	s.readInbox(ctx, &p)
 	s.collect(ctx, &p)
 	complete := true
-	for q := (idem.OpenQuery{OlderThan: s.cfg.minAge, Limit: s.cfg.page, WithoutResponses: true}); ; {
-		q.Skip = func(c idem.OpenCursor) bool { return s.skips(c, &p) }
+	for q := (driver.OpenQuery{OlderThan: s.cfg.minAge, Limit: s.cfg.page, WithoutResponses: true}); ; {
+		q.Skip = func(c driver.OpenCursor) bool { return s.skips(c, &p) }
 		page, err := s.list(ctx, q)
 		if err != nil { // a part of the store may have answered all the same
 			if complete {
@@ -85,7 +86,7 @@ func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 	return p
 }
 
-func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s *Sweeper) list(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	return s.store.ListOpen(ctx, q)
@@ -93,14 +94,14 @@ func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, er
 
 // place is the place of an attempt in the listing.
 type place struct {
-	id      idem.KeyID
+	id      driver.KeyID
 	started int64
 }
 
-func placeOf(c idem.OpenCursor) place { return place{c.ID, c.Started.UnixMicro()} }
+func placeOf(c driver.OpenCursor) place { return place{c.ID, c.Started.UnixMicro()} }
 
 // skips reports whether the pass leaves out a record, which the store need not read then.
-func (s *Sweeper) skips(c idem.OpenCursor, p *Pass) bool {
+func (s *Sweeper) skips(c driver.OpenCursor, p *Pass) bool {
 	a := s.places[placeOf(c)]
 	if a == nil || !a.running && !time.Now().Before(a.next) {
 		return false
@@ -115,7 +116,7 @@ func (s *Sweeper) skips(c idem.OpenCursor, p *Pass) bool {
 
 // settleDue settles the records of a page whose pause is over, a few at a time. It starts
 // no more when ctx has ended. Only its own goroutine uses the pass and the attempts.
-func (s *Sweeper) settleDue(ctx context.Context, rows []idem.OpenRecord, p *Pass) {
+func (s *Sweeper) settleDue(ctx context.Context, rows []driver.OpenRecord, p *Pass) {
 	for i := range rows {
 		row := &rows[i]
 		a := s.due(row, p)
@@ -133,8 +134,8 @@ func (s *Sweeper) settleDue(ctx context.Context, rows []idem.OpenRecord, p *Pass
 }
 
 // due returns the attempt of a listed record, or nil if the pass leaves it out.
-func (s *Sweeper) due(row *idem.OpenRecord, p *Pass) *attempt {
-	if errors.Is(row.Err, idem.ErrNewerRecord) {
+func (s *Sweeper) due(row *driver.OpenRecord, p *Pass) *attempt {
+	if errors.Is(row.Err, driver.ErrNewerRecord) {
 		p.Newer++
 		return nil
 	}
@@ -155,12 +156,12 @@ func (s *Sweeper) due(row *idem.OpenRecord, p *Pass) *attempt {
 
 // result is the outcome of settling one record.
 type result struct {
-	row     *idem.OpenRecord
+	row     *driver.OpenRecord
 	attempt *attempt
 	lane    *lane
 	began   time.Time
 	slow    bool // it has run for slowAfter
-	state   idem.State
+	state   driver.State
 	err     error
 	reason  string // the cause of an unknown outcome
 }
@@ -207,7 +208,7 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 			defer r.lane.asking.Add(-1)
 			return resolver(ctx, in)
 		})
-	} else if r.state == idem.StateUnknown {
+	} else if r.state == driver.StateUnknown {
 		return
 	}
 	rec, err := s.engine.Resolve(ctx, r.row.ID, &policy)
@@ -218,18 +219,18 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 // older than the key's time to live. By then the client has given up. Until then
 // the record binds the key to its request. The record may know a longer time to live
 // than the policy, which may have come with a later deployment.
-func (s *Sweeper) releaseOld(ctx context.Context, row *idem.OpenRecord, policy *idem.Policy) (idem.State, error) {
+func (s *Sweeper) releaseOld(ctx context.Context, row *driver.OpenRecord, policy *idem.Policy) (driver.State, error) {
 	// The store's clock counts, so the store is asked for records of this age.
 	// The zero ID comes before all others of the same moment.
-	after := idem.OpenCursor{Started: row.Record.Started}
-	page, err := s.list(ctx, idem.OpenQuery{OlderThan: max(policy.KeyTTL, row.Record.KeyTTL), After: &after, Limit: 1})
+	after := driver.OpenCursor{Started: row.Record.Started}
+	page, err := s.list(ctx, driver.OpenQuery{OlderThan: max(policy.KeyTTL, row.Record.KeyTTL), After: &after, Limit: 1})
 	if err != nil {
 		return row.Record.State, err
 	}
 	if len(page.Records) == 0 || !page.Records[0].Record.Started.Equal(after.Started) {
 		return row.Record.State, errRunsAgain
 	}
-	d := idem.Decision{By: "sweeper", Reason: "older than the key's time to live, on a route that runs again in doubt"}
+	d := driver.Decision{By: "sweeper", Reason: "older than the key's time to live, on a route that runs again in doubt"}
 	rec, err := s.engine.Decide(ctx, row.ID, row.Record.Attempt, idem.NotApplied(), d, policy)
 	return rec.State, err
 }
@@ -244,9 +245,9 @@ func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
 	switch {
 	case errors.Is(r.err, idem.ErrNotOpen), r.err != nil && ctx.Err() != nil:
 		return // it was settled since it was listed, or the sweeper is being stopped
-	case errors.Is(r.err, idem.ErrNewerRecord): // it was rewritten since it was listed
+	case errors.Is(r.err, driver.ErrNewerRecord): // it was rewritten since it was listed
 		count = &p.Newer
-	case errors.Is(r.err, idem.ErrCorruptRecord):
+	case errors.Is(r.err, driver.ErrCorruptRecord):
 		count, reason = &p.Corrupt, r.err.Error()
 	case errors.Is(r.err, idem.ErrForeignDomain):
 		reason = "it ran under a lock of another domain; see idemctl store retire"
@@ -254,13 +255,13 @@ func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
 		count = &p.Left
 	case errors.Is(r.err, errBusy):
 		count, pause, p.Err = &p.Deferred, mostFailed, r.err
-	case errors.Is(r.err, idem.ErrLocked):
+	case errors.Is(r.err, driver.ErrLocked):
 		count, pause = &p.Held, mostHeld
 	case r.err != nil:
 		count, pause, p.Err = &p.Failed, mostFailed, r.err
-	case r.state == idem.StateUnknown:
+	case r.state == driver.StateUnknown:
 		reason = r.reason
-	case r.state == idem.StateCompleted:
+	case r.state == driver.StateCompleted:
 		count = &p.Applied
 	default:
 		count = &p.Released

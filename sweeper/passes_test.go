@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -118,22 +119,22 @@ func TestDeferredRecords(t *testing.T) {
 
 // failingStore fails for some keys, and counts the listings.
 type failingStore struct {
-	idem.Store
-	fails  func(idem.KeyID) bool
+	driver.Store
+	fails  func(driver.KeyID) bool
 	with   error
 	listed atomic.Int32
 }
 
 var errDown = errors.New("down")
 
-func (s *failingStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *failingStore) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	if s.fails(id) {
-		return idem.Record{}, s.with
+		return driver.Record{}, s.with
 	}
 	return s.Store.Get(ctx, id)
 }
 
-func (s *failingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s *failingStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	s.listed.Add(1)
 	return s.Store.ListOpen(ctx, q)
 }
@@ -147,7 +148,7 @@ func TestPassGoesOnAfterAPageThatFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t, says(idem.NotApplied()))
 				b.old("a", "b", "c", "d", "e")
-				store := b.failing(func(id idem.KeyID) bool {
+				store := b.failing(func(id driver.KeyID) bool {
 					return slices.ContainsFunc(strings.Fields(bad), func(key string) bool { return id == idOf(key) })
 				})
 				defer b.run(sweeper.WithPage(2), sweeper.WithInterval(time.Hour))()
@@ -161,7 +162,7 @@ func TestPassGoesOnAfterAPageThatFails(t *testing.T) {
 }
 
 // failing has the engine and the sweepers use a store that fails for some keys.
-func (b *bundle) failing(fails func(idem.KeyID) bool) *failingStore {
+func (b *bundle) failing(fails func(driver.KeyID) bool) *failingStore {
 	b.Helper()
 	store := &failingStore{Store: b.store, fails: fails, with: errDown}
 	engine, err := idem.New(b.locker, store)
@@ -178,7 +179,7 @@ func TestCaseIsKeptWhileItsRecordCannotBeRead(t *testing.T) {
 		b := setup(t, nil)
 		hiding := &hidingStore{Store: b.store}
 		var down atomic.Bool
-		store := &failingStore{Store: hiding, fails: func(idem.KeyID) bool { return down.Load() }, with: errDown}
+		store := &failingStore{Store: hiding, fails: func(driver.KeyID) bool { return down.Load() }, with: errDown}
 		b.listed = store
 		defer b.run()()
 		b.interrupted("k")
@@ -203,7 +204,7 @@ func TestSweeperWithoutAnInbox(t *testing.T) {
 		if p := b.first(); p.Unknown != 1 || p.Queued+p.Unqueued != 0 || p.Err != nil {
 			t.Errorf("pass = %+v, want one unknown record and no case", p)
 		}
-		b.wantState("k", idem.StateUnknown)
+		b.wantState("k", driver.StateUnknown)
 	})
 }
 
@@ -214,13 +215,13 @@ func TestRecordThatChangesAfterItWasListed(t *testing.T) {
 		want sweeper.Pass
 	}{
 		"settled":                    {idem.ErrNotOpen, sweeper.Pass{Looked: 1}},
-		"rewritten by a newer build": {idem.ErrNewerRecord, sweeper.Pass{Looked: 1, Newer: 1, Yielded: true}},
+		"rewritten by a newer build": {driver.ErrNewerRecord, sweeper.Pass{Looked: 1, Newer: 1, Yielded: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t, says(idem.NotApplied()))
 				b.old("k")
-				store := &failingStore{Store: b.store, fails: func(idem.KeyID) bool { return true }, with: tt.with}
+				store := &failingStore{Store: b.store, fails: func(driver.KeyID) bool { return true }, with: tt.with}
 				engine, err := idem.New(b.locker, store)
 				if err != nil {
 					t.Fatal(err)

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // Until then the record binds the key to its request. After that it expires like any
@@ -18,8 +19,8 @@ func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 		b.policy.InDoubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
 		b.interrupted("pending")
 		b.interrupted("unknown")
-		rec := b.wantState("unknown", idem.StatePending)
-		if _, err := b.store.Settle(t.Context(), idOf("unknown"), idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateUnknown}); err != nil {
+		rec := b.wantState("unknown", driver.StatePending)
+		if _, err := b.store.Settle(t.Context(), idOf("unknown"), driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateUnknown}); err != nil {
 			t.Fatal(err)
 		}
 		held := b.begin("held")
@@ -27,23 +28,23 @@ func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 		defer stop()
 
 		time.Sleep(59 * time.Minute) // of the fake clock
-		b.wantState("pending", idem.StatePending)
-		b.wantState("unknown", idem.StateUnknown)
+		b.wantState("pending", driver.StatePending)
+		b.wantState("unknown", driver.StateUnknown)
 		if sum := b.sum(); sum.Left == 0 || sum.Settled()+sum.Unknown+sum.Queued+sum.Failed != 0 {
 			t.Errorf("passes = %+v, want the records left and nothing else", sum)
 		}
 		time.Sleep(6 * time.Minute)
 		for _, key := range []string{"pending", "unknown"} {
-			if rec := b.wantState(key, idem.StateReleased); rec.Decision.By != "sweeper" || rec.Attempt.Number != 1 {
+			if rec := b.wantState(key, driver.StateReleased); rec.Decision.By != "sweeper" || rec.Attempt.Number != 1 {
 				t.Errorf("%s was decided by %+v at attempt %d, want the sweeper at 1", key, rec.Decision, rec.Attempt.Number)
 			}
 		}
-		b.wantState("held", idem.StatePending)
+		b.wantState("held", driver.StatePending)
 		held.ReleaseInBackground()
 		time.Sleep(30 * time.Minute)
-		b.wantState("held", idem.StateReleased)
+		b.wantState("held", driver.StateReleased)
 		time.Sleep(40 * time.Minute)
-		b.wantState("pending", idem.StateNone)
+		b.wantState("pending", driver.StateNone)
 		if sum := b.sum(); sum.Released != 3 || sum.Queued != 0 || sum.Failed != 0 {
 			t.Errorf("passes = %+v, want three released", sum)
 		}
@@ -60,9 +61,9 @@ func TestRunAgainIsLeftAloneForAsLongAsTheRecordSays(t *testing.T) {
 		stop := b.run()
 		defer stop()
 		time.Sleep(9 * time.Hour)
-		b.wantState("k", idem.StatePending)
+		b.wantState("k", driver.StatePending)
 		time.Sleep(2 * time.Hour)
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 	})
 }
 
@@ -77,15 +78,15 @@ func TestAgeForRunAgainIsByTheStoresClock(t *testing.T) {
 		}
 		b.engine, b.listed = engine, slow
 		b.policy.InDoubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
-		got, err := slow.Begin(t.Context(), idOf("k"), idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "gone", Token: 1}, Nonce: idem.NewNonce()})
+		got, err := slow.Begin(t.Context(), idOf("k"), driver.BeginRequest{Route: "POST /pay", Fence: driver.Fence{Domain: "gone", Token: 1}, Nonce: driver.NewNonce()})
 		if err != nil || !got.Begun {
 			t.Fatalf("Begin() = %+v, %v", got, err)
 		}
-		if err := slow.RetireDomain(t.Context(), "gone", idem.Decision{By: "ops"}); err != nil {
+		if err := slow.RetireDomain(t.Context(), "gone", driver.Decision{By: "ops"}); err != nil {
 			t.Fatal(err)
 		}
 		defer b.run()()
-		for _, want := range []idem.State{idem.StatePending, idem.StateReleased} {
+		for _, want := range []driver.State{driver.StatePending, driver.StateReleased} {
 			time.Sleep(50 * time.Minute) // of the fake clock
 			if rec, err := slow.Get(t.Context(), idOf("k")); err != nil || rec.State != want {
 				t.Errorf("Get() = %v, %v, want %v", rec.State, err, want)
@@ -96,12 +97,12 @@ func TestAgeForRunAgainIsByTheStoresClock(t *testing.T) {
 
 // racingStore calls a function after each listing of a given age.
 type racingStore struct {
-	idem.Store
+	driver.Store
 	age   time.Duration
 	after func()
 }
 
-func (s *racingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s *racingStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	page, err := s.Store.ListOpen(ctx, q)
 	if q.OlderThan == s.age {
 		s.after()
@@ -120,7 +121,7 @@ func TestAttemptThatBeganSinceIsNotReleased(t *testing.T) {
 				return
 			}
 			op := idem.Operation{Transport: idem.TransportHTTP, Key: "k", Policy: &b.policy,
-				Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "body") }}
+				Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "body") }}
 			res, err := b.engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) { return idem.Response{Status: 500}, nil })
 			if err != nil || res.Attempt != 2 {
 				t.Errorf("Do() = %+v, %v, want attempt 2", res, err)
@@ -128,7 +129,7 @@ func TestAttemptThatBeganSinceIsNotReleased(t *testing.T) {
 		}}
 		defer b.run()()
 		time.Sleep(80 * time.Minute) // of the fake clock
-		if rec := b.wantState("k", idem.StateUnknown); rec.Attempt.Number != 2 {
+		if rec := b.wantState("k", driver.StateUnknown); rec.Attempt.Number != 2 {
 			t.Errorf("attempt %d is open, want 2", rec.Attempt.Number)
 		}
 	})

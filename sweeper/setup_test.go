@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
@@ -19,13 +20,13 @@ type bundle struct {
 	locker *memorylock.Locker
 	store  *idemtest.FaultyStore
 	engine *idem.Engine
-	listed idem.Store // the sweepers' store, if a test puts another one before store
+	listed driver.Store // the sweepers' store, if a test puts another one before store
 	policy idem.Policy
 	inbox  *inbox
 
 	mu     sync.Mutex
 	passes []sweeper.Pass
-	asked  map[idem.KeyID]int
+	asked  map[driver.KeyID]int
 }
 
 // resolver counts how often it is asked about a key.
@@ -41,7 +42,7 @@ func (b *bundle) resolver(verdict func(context.Context, idem.Interrupted) (idem.
 func setup(t *testing.T, verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)) *bundle {
 	t.Helper()
 	b := &bundle{T: t, locker: memorylock.New(), store: idemtest.NewFaultyStore(memorystore.New()),
-		inbox: &inbox{known: map[string]bool{}}, asked: map[idem.KeyID]int{}}
+		inbox: &inbox{known: map[string]bool{}}, asked: map[driver.KeyID]int{}}
 	engine, err := idem.New(b.locker, b.store)
 	if err != nil {
 		t.Fatal(err)
@@ -104,17 +105,17 @@ func (b *bundle) sum() (sum sweeper.Pass) {
 	return sum
 }
 
-func idOf(key string) idem.KeyID { return idem.NewKeyID("", idem.Key(key)) }
+func idOf(key string) driver.KeyID { return idem.NewKeyID("", idem.Key(key)) }
 
 // begin starts an attempt and returns its lease, like a holder.
-func (b *bundle) begin(key string) idem.Lease {
+func (b *bundle) begin(key string) driver.Lease {
 	b.Helper()
 	return b.beginOn("POST /pay", key)
 }
 
-func (b *bundle) beginOn(route, key string) idem.Lease {
+func (b *bundle) beginOn(route, key string) driver.Lease {
 	b.Helper()
-	lease, err := b.locker.TryAcquire(b.Context(), idem.LockRequest{KeyID: idOf(key), Nonce: idem.NewNonce()})
+	lease, err := b.locker.TryAcquire(b.Context(), driver.LockRequest{KeyID: idOf(key), Nonce: driver.NewNonce()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func (b *bundle) beginOn(route, key string) idem.Lease {
 	if err != nil {
 		b.Fatal(err)
 	}
-	got, err := b.store.Begin(b.Context(), idOf(key), idem.BeginRequest{Route: route, Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp,
+	got, err := b.store.Begin(b.Context(), idOf(key), driver.BeginRequest{Route: route, Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp,
 		ResultTTL: b.policy.ResultTTL, KeyTTL: b.policy.KeyTTL})
 	if err != nil || !got.Begun {
 		b.Fatalf("Begin() = %+v, %v", got, err)
@@ -133,7 +134,7 @@ func (b *bundle) beginOn(route, key string) idem.Lease {
 // interrupted leaves what a holder leaves that began and died.
 func (b *bundle) interrupted(key string) { b.begin(key).ReleaseInBackground() }
 
-func (b *bundle) wantState(key string, state idem.State) idem.Record {
+func (b *bundle) wantState(key string, state driver.State) driver.Record {
 	b.Helper()
 	rec, err := b.store.Get(b.Context(), idOf(key))
 	if err != nil || rec.State != state {

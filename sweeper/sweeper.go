@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Policies gives the policy of a route. The sweeper uses its InDoubt and ResolverTimeout. Its
@@ -23,7 +24,7 @@ func ForAll(p idem.Policy) Policies { return func(string) (idem.Policy, bool) { 
 // Sweeper settles open attempts. Make it with [New] and start [Sweeper.Run].
 type Sweeper struct {
 	engine   *idem.Engine
-	store    idem.Store
+	store    driver.Store
 	policies Policies
 	cfg      config
 
@@ -53,7 +54,7 @@ type attempt struct {
 }
 
 // New returns a sweeper for the records of the engine's store.
-func New(engine *idem.Engine, store idem.Store, policies Policies, opts ...Option) (*Sweeper, error) {
+func New(engine *idem.Engine, store driver.Store, policies Policies, opts ...Option) (*Sweeper, error) {
 	if engine == nil || store == nil || policies == nil {
 		return nil, errors.New("sweeper: New needs an engine, its store and policies")
 	}

@@ -12,7 +12,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -21,16 +22,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestInterruptedAttemptsAreSettledWithoutARetry(t *testing.T) {
 	for name, tt := range map[string]struct {
 		verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)
-		want    idem.State
+		want    driver.State
 	}{
-		"applied":     {says(idem.Applied(idem.Response{Status: 201})), idem.StateCompleted},
-		"not applied": {says(idem.NotApplied()), idem.StateReleased},
-		"unknown":     {says(idem.StillUnknown()), idem.StateUnknown},
-		"no resolver": {nil, idem.StateUnknown},
+		"applied":     {says(idem.Applied(idem.Response{Status: 201})), driver.StateCompleted},
+		"not applied": {says(idem.NotApplied()), driver.StateReleased},
+		"unknown":     {says(idem.StillUnknown()), driver.StateUnknown},
+		"no resolver": {nil, driver.StateUnknown},
 		"error": {func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.NotApplied(), errors.New("down")
-		}, idem.StateUnknown},
-		"panic": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { panic("boom") }, idem.StateUnknown},
+		}, driver.StateUnknown},
+		"panic": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { panic("boom") }, driver.StateUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,7 +47,7 @@ func TestInterruptedAttemptsAreSettledWithoutARetry(t *testing.T) {
 					b.wantState(fmt.Sprint(i), tt.want)
 				}
 				sum := b.sum()
-				if tt.want == idem.StateUnknown {
+				if tt.want == driver.StateUnknown {
 					if b.inbox.size() != n || sum.Queued != n {
 						t.Errorf("%d cases in the inbox, %d told, want %d", b.inbox.size(), sum.Queued, n)
 					}
@@ -66,13 +67,13 @@ func TestLiveHolderIsLeftAlone(t *testing.T) {
 		stop := b.run()
 		defer stop()
 		time.Sleep(time.Hour)
-		b.wantState("k", idem.StatePending)
+		b.wantState("k", driver.StatePending)
 		if len(b.asked) != 0 {
 			t.Error("the resolver was asked about a live holder")
 		}
 		lease.ReleaseInBackground() // it dies
 		time.Sleep(7 * time.Second)
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 	})
 }
 
@@ -83,9 +84,9 @@ func TestYoungAttemptsAreNotLookedAt(t *testing.T) {
 		stop := b.run(sweeper.WithMinAge(time.Minute))
 		defer stop()
 		time.Sleep(59 * time.Second)
-		b.wantState("k", idem.StatePending)
+		b.wantState("k", driver.StatePending)
 		time.Sleep(5 * time.Second)
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 	})
 }
 
@@ -114,7 +115,7 @@ func TestUnknownIsAskedEverLessOften(t *testing.T) {
 		}
 		can.Store(true)
 		time.Sleep(2 * time.Minute)
-		b.wantState("k", idem.StateCompleted)
+		b.wantState("k", driver.StateCompleted)
 		if len(b.inbox.known) != 0 {
 			t.Error("the inbox has not forgotten what was settled")
 		}
@@ -131,11 +132,11 @@ func TestSettlingKeepsTheTimesOfTheRoute(t *testing.T) {
 		stop := b.runWith(sweeper.ForAll(idem.Policy{InDoubt: idem.AskResolver(says(idem.Applied(idem.Response{Status: 201})))}), sweeper.WithInterval(time.Hour))
 		defer stop()
 		time.Sleep(14 * 24 * time.Hour)
-		b.wantState("k", idem.StateCompleted)
+		b.wantState("k", driver.StateCompleted)
 		time.Sleep(15 * 24 * time.Hour)
-		b.wantState("k", idem.StateExpired)
+		b.wantState("k", driver.StateExpired)
 		time.Sleep(2 * 24 * time.Hour)
-		b.wantState("k", idem.StateNone)
+		b.wantState("k", driver.StateNone)
 	})
 }
 
@@ -210,9 +211,9 @@ func TestHungResolversDoNotPileUp(t *testing.T) {
 		var unknown int
 		for i := range 30 {
 			switch rec, _ := b.store.Get(t.Context(), idOf(fmt.Sprint(i))); rec.State {
-			case idem.StateUnknown:
+			case driver.StateUnknown:
 				unknown++
-			case idem.StatePending: // the resolver was not asked
+			case driver.StatePending: // the resolver was not asked
 			default:
 				t.Errorf("%d is %v", i, rec.State)
 			}
@@ -224,7 +225,7 @@ func TestHungResolversDoNotPileUp(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		stop()
 		for i := range 30 {
-			b.wantState(fmt.Sprint(i), idem.StateReleased)
+			b.wantState(fmt.Sprint(i), driver.StateReleased)
 		}
 	})
 }
@@ -242,7 +243,7 @@ func TestOutageIsOutlived(t *testing.T) {
 				stop := b.run()
 				defer stop()
 				time.Sleep(time.Minute)
-				b.wantState("k", idem.StateReleased)
+				b.wantState("k", driver.StateReleased)
 				if b.sum().Failed == 0 {
 					t.Error("no pass told of the outage")
 				}
@@ -259,7 +260,7 @@ func TestInboxThatFailsIsAskedAgain(t *testing.T) {
 		stop := b.run(sweeper.WithMaxBackoff(time.Minute))
 		defer stop()
 		time.Sleep(time.Minute)
-		b.wantState("k", idem.StateUnknown)
+		b.wantState("k", driver.StateUnknown)
 		b.inbox.mu.Lock()
 		b.inbox.fail = nil
 		b.inbox.mu.Unlock()
@@ -273,22 +274,22 @@ func TestInboxThatFailsIsAskedAgain(t *testing.T) {
 func TestForeignAttemptGoesToPeople(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, says(idem.NotApplied()))
-		_, err := b.store.Begin(t.Context(), idOf("k"), idem.BeginRequest{Fence: idem.Fence{Domain: "burnt down", Token: 7}, Nonce: idem.NewNonce()})
+		_, err := b.store.Begin(t.Context(), idOf("k"), driver.BeginRequest{Fence: driver.Fence{Domain: "burnt down", Token: 7}, Nonce: driver.NewNonce()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		stop := b.run()
 		defer stop()
 		time.Sleep(time.Hour)
-		b.wantState("k", idem.StatePending)
+		b.wantState("k", driver.StatePending)
 		if b.inbox.size() != 1 || b.inbox.cases[0].State != "pending" || b.inbox.cases[0].Fence != "burnt down/7" {
 			t.Fatalf("cases = %+v", b.inbox.cases)
 		}
-		if err := b.store.RetireDomain(t.Context(), "burnt down", idem.Decision{By: "ops"}); err != nil {
+		if err := b.store.RetireDomain(t.Context(), "burnt down", driver.Decision{By: "ops"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Minute)
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 	})
 }
 
@@ -305,10 +306,10 @@ func TestPoliciesThatPanicStopNothing(t *testing.T) {
 		})
 		defer stop()
 		time.Sleep(time.Minute)
-		b.wantState("k", idem.StatePending)
+		b.wantState("k", driver.StatePending)
 		calm.Store(true)
 		time.Sleep(time.Minute)
-		b.wantState("k", idem.StateUnknown)
+		b.wantState("k", driver.StateUnknown)
 	})
 }
 
@@ -350,7 +351,7 @@ func TestLongChoreDoesNotStopTheSweep(t *testing.T) {
 		time.Sleep(time.Second)
 		b.interrupted("k")
 		time.Sleep(10 * time.Second)
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", driver.StateReleased)
 		if stop(); !ended {
 			t.Error("the sweeper has left its chore behind")
 		}
@@ -392,7 +393,7 @@ func TestFullInboxDoesNotStopTheSweep(t *testing.T) {
 		b.inbox.fail = errors.New("full")
 		defer b.run()()
 		time.Sleep(15 * time.Second)
-		b.wantState("young", idem.StateUnknown)
+		b.wantState("young", driver.StateUnknown)
 		if sum := b.sum(); sum.Unqueued == 0 || sum.Failed != 0 {
 			t.Errorf("%d passes told of the inbox, %d of failures", sum.Unqueued, sum.Failed)
 		}
@@ -401,13 +402,13 @@ func TestFullInboxDoesNotStopTheSweep(t *testing.T) {
 
 // hidingStore lists nothing while the store's clock is said to have been set back.
 type hidingStore struct {
-	idem.Store
+	driver.Store
 	hide atomic.Bool
 }
 
-func (s *hidingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s *hidingStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	if s.hide.Load() {
-		return idem.OpenPage{}, nil
+		return driver.OpenPage{}, nil
 	}
 	return s.Store.ListOpen(ctx, q)
 }
@@ -447,7 +448,7 @@ func TestLostLeadershipEndsTheTerm(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
-		if err := lead(ctx, term); !errors.Is(err, idem.ErrLeaseLost) {
+		if err := lead(ctx, term); !errors.Is(err, driver.ErrLeaseLost) {
 			t.Errorf("lead() = %v, want ErrLeaseLost", err)
 		}
 		cancel()
@@ -464,7 +465,7 @@ func TestLeadershipIsKeptUntilTheTermHasReturned(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		next := func(t *testing.T) error {
 			t.Helper()
-			lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("idemkeeper sweeper", "s"), Nonce: idem.NewNonce()})
+			lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("idemkeeper sweeper", "s"), Nonce: driver.NewNonce()})
 			if err == nil {
 				lease.ReleaseInBackground()
 			}
@@ -474,7 +475,7 @@ func TestLeadershipIsKeptUntilTheTermHasReturned(t *testing.T) {
 			cancel()
 			<-ctx.Done()
 			synctest.Wait()
-			if err := next(t); !errors.Is(err, idem.ErrLocked) {
+			if err := next(t); !errors.Is(err, driver.ErrLocked) {
 				t.Errorf("TryAcquire() during the term = %v, want ErrLocked", err)
 			}
 			return nil
@@ -536,8 +537,8 @@ func TestInboxThatRefusesIsToldOf(t *testing.T) {
 		if b.inbox.size() != 1 {
 			t.Fatalf("%d cases, want 1", b.inbox.size())
 		}
-		rec := b.wantState("k", idem.StateUnknown)
-		if _, err := b.engine.Decide(t.Context(), idOf("k"), rec.Attempt, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); err != nil {
+		rec := b.wantState("k", driver.StateUnknown)
+		if _, err := b.engine.Decide(t.Context(), idOf("k"), rec.Attempt, idem.NotApplied(), driver.Decision{By: "ops"}, &b.policy); err != nil {
 			t.Fatal(err)
 		}
 		b.interrupted("other")
@@ -557,7 +558,7 @@ func TestInboxThatRefusesIsToldOf(t *testing.T) {
 		if n := unqueued(b.inbox); n != 0 {
 			t.Errorf("%d refusals were told, want 0", n)
 		}
-		b.wantState("third", idem.StateUnknown)
+		b.wantState("third", driver.StateUnknown)
 		if b.inbox.size() != 3 {
 			t.Errorf("%d cases, want one for each key", b.inbox.size())
 		}
@@ -571,7 +572,7 @@ func TestPolicyThatCannotWorkIsToldOf(t *testing.T) {
 		b.interrupted("k")
 		defer b.runWith(sweeper.ForAll(idem.Policy{AllowGlobalKeys: true, KeyTTL: -1}))()
 		time.Sleep(time.Minute)
-		b.wantState("k", idem.StatePending)
+		b.wantState("k", driver.StatePending)
 		if sum := b.sum(); sum.Failed == 0 {
 			t.Error("no failure was told")
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -24,14 +25,14 @@ func (b *bundle) askedAll(n int) (all int) {
 
 // hangingStore answers no read before its context has ended.
 type hangingStore struct {
-	idem.Store
+	driver.Store
 	reads atomic.Int32
 }
 
-func (s *hangingStore) Get(ctx context.Context, _ idem.KeyID) (idem.Record, error) {
+func (s *hangingStore) Get(ctx context.Context, _ driver.KeyID) (driver.Record, error) {
 	s.reads.Add(1)
 	<-ctx.Done()
-	return idem.Record{}, fmt.Errorf("%w: %w", idem.ErrUnavailable, ctx.Err())
+	return driver.Record{}, fmt.Errorf("%w: %w", driver.ErrUnavailable, ctx.Err())
 }
 
 // A term that ends under a call counts no failure of its record. The next leader looks at it anew.
@@ -144,7 +145,7 @@ func TestRecordThatWaitedIsTakenOnce(t *testing.T) {
 					}
 					rec, err := b.store.Get(b.Context(), id)
 					if err == nil {
-						_, err = b.engine.Decide(b.Context(), id, rec.Attempt, idem.NotApplied(), idem.Decision{By: "ann", Reason: "known"}, &b.policy)
+						_, err = b.engine.Decide(b.Context(), id, rec.Attempt, idem.NotApplied(), driver.Decision{By: "ann", Reason: "known"}, &b.policy)
 					}
 					if err != nil {
 						t.Errorf("Decide() = %v", err)

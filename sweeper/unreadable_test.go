@@ -9,28 +9,29 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
 // blindStore cannot read some records.
 type blindStore struct {
-	idem.Store
-	unreadable map[idem.KeyID]error
+	driver.Store
+	unreadable map[driver.KeyID]error
 }
 
-func (s *blindStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *blindStore) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	if err := s.unreadable[id]; err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
 	return s.Store.Get(ctx, id)
 }
 
-func (s *blindStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s *blindStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	page, err := s.Store.ListOpen(ctx, q)
 	for i := range page.Records {
 		row := &page.Records[i]
 		if err := s.unreadable[row.ID]; err != nil {
-			*row = idem.OpenRecord{ID: row.ID, Record: idem.Record{Started: row.Record.Started}, Err: err}
+			*row = driver.OpenRecord{ID: row.ID, Record: driver.Record{Started: row.Record.Started}, Err: err}
 		}
 	}
 	return page, err
@@ -39,7 +40,7 @@ func (s *blindStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenP
 // cannotRead has the bundle's sweepers work on a store that cannot read these keys.
 func (b *bundle) cannotRead(err error, keys ...string) {
 	b.Helper()
-	unreadable := map[idem.KeyID]error{}
+	unreadable := map[driver.KeyID]error{}
 	for _, key := range keys {
 		unreadable[idOf(key)] = err
 	}
@@ -69,15 +70,15 @@ func TestNewerRecordsAreLeftToNewerInstances(t *testing.T) {
 		for i := range 5 {
 			b.interrupted(fmt.Sprint(i))
 		}
-		b.cannotRead(idem.ErrNewerRecord, "2")
+		b.cannotRead(driver.ErrNewerRecord, "2")
 		lead := sweeper.ByLock(b.locker, "s")
 		var older, later atomic.Int64
 		defer b.run(countTerms(&older, lead))()
 		time.Sleep(time.Minute + time.Second) // between two terms
 		for _, key := range []string{"0", "1", "3", "4"} {
-			b.wantState(key, idem.StateReleased)
+			b.wantState(key, driver.StateReleased)
 		}
-		b.wantState("2", idem.StatePending)
+		b.wantState("2", driver.StatePending)
 		b.mu.Lock()
 		for i, p := range b.passes {
 			if i > 0 && (p.Newer != 1 || !p.Yielded || p.Failed != 0 || p.Err != nil) {
@@ -91,7 +92,7 @@ func TestNewerRecordsAreLeftToNewerInstances(t *testing.T) {
 		b.engine, b.listed = newer, b.store
 		stop := b.run(countTerms(&later, lead))
 		time.Sleep(5 * time.Second)
-		b.wantState("2", idem.StateReleased)
+		b.wantState("2", driver.StateReleased)
 		if later.Load() != 1 {
 			t.Errorf("the newer instance was elected %d times, want once for good", later.Load())
 		}
@@ -106,7 +107,7 @@ func TestYieldingForgetsNothing(t *testing.T) {
 		b := setup(t, says(idem.StillUnknown()))
 		b.interrupted("k")
 		b.interrupted("newer")
-		b.cannotRead(idem.ErrNewerRecord, "newer")
+		b.cannotRead(driver.ErrNewerRecord, "newer")
 		var runs atomic.Int64
 		stop := b.run(sweeper.WithMaxBackoff(time.Minute), sweeper.WithChore(10*time.Minute, func(ctx context.Context) error {
 			select {
@@ -139,13 +140,13 @@ func TestCorruptRecordsGoToPeople(t *testing.T) {
 		for i := range 5 {
 			b.interrupted(fmt.Sprint(i))
 		}
-		b.cannotRead(fmt.Errorf("%w: 7 bytes", idem.ErrCorruptRecord), "2", "3")
+		b.cannotRead(fmt.Errorf("%w: 7 bytes", driver.ErrCorruptRecord), "2", "3")
 		var n atomic.Int64
 		stop := b.run(countTerms(&n, sweeper.ByLock(b.locker, "s")))
 		defer stop()
 		time.Sleep(time.Hour)
 		for _, key := range []string{"0", "1", "4"} {
-			b.wantState(key, idem.StateReleased)
+			b.wantState(key, driver.StateReleased)
 		}
 		if b.inbox.size() != 2 || b.inbox.cases[0].State != "unreadable" || b.inbox.cases[0].Reason == "" || len(b.inbox.known) != 2 {
 			t.Errorf("cases = %+v, want two unreadable ones with a reason", b.inbox.cases)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
@@ -78,7 +79,7 @@ func count(history []string, what string) (n int) {
 type side struct {
 	name   string
 	engine *idem.Engine
-	store  idem.Store
+	store  driver.Store
 	tokens []idem.Key // that were issued, for the merchants by turns
 }
 
@@ -136,7 +137,7 @@ func (s *side) take(t *testing.T, step differentialStep) string {
 		if err != nil || !before.State.Open() {
 			return fmt.Sprintf("not open but %v, %v", before.State, err)
 		}
-		rec, err := s.engine.Decide(ctx, id, before.Attempt, resolution, idem.Decision{By: "ada", Reason: hostileText}, policy)
+		rec, err := s.engine.Decide(ctx, id, before.Attempt, resolution, driver.Decision{By: "ada", Reason: hostileText}, policy)
 		return fmt.Sprintf("decided %v attempt %d, %v", rec.State, rec.Attempt.Number, err != nil)
 	}
 	return s.do(ctx, step, key, policy)
@@ -146,7 +147,7 @@ func (s *side) take(t *testing.T, step differentialStep) string {
 func (step differentialStep) policy() *idem.Policy {
 	p := idem.Policy{Name: "POST /" + step.route + hostileText, AllowGlobalKeys: true}
 	if step.token {
-		p.Kind = idem.IssuedToken
+		p.IssuedTokens = true
 	}
 	switch step.route {
 	case "ask":
@@ -256,7 +257,7 @@ func differentialSides(t *testing.T) []*side {
 		{name: "Redis with marked locks in ZooKeeper", store: marked},
 		{name: "PostgreSQL with locks in ZooKeeper", store: inPostgres},
 	}
-	lockers := []idem.Locker{memorylock.New(), redisLock, ensembles[0].Locker(zookeeper.WithDurableMarkers()), ensembles[1].Locker()}
+	lockers := []driver.Locker{memorylock.New(), redisLock, ensembles[0].Locker(zookeeper.WithDurableMarkers()), ensembles[1].Locker()}
 	for i, s := range slices.Backward(sides) {
 		s.engine, err = idem.New(lockers[i], s.store)
 		fatal(t, err)

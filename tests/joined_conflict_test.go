@@ -21,6 +21,7 @@ import (
 
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
@@ -137,8 +138,8 @@ func newMeeting(t testing.TB, server string, isolation sql.IsolationLevel) *meet
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.engine, err = idem.NewJoined(joined, idem.WithConflictRetries(5), idem.WithObserver(func(_ context.Context, ev idem.Event) {
-		if ev.Type == idem.EventConflict {
+	m.engine, err = idem.NewJoined(joined, idem.WithConflictRetries(5), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+		if ev.Type == telemetry.EventConflict {
 			m.conflicts.Add(1)
 		}
 	}))

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
@@ -89,7 +90,7 @@ func TestFailedCommitIsNotToldAsASuccess(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						r.Header.Set("Idempotency-Key", idem.NewNonce().String())
+						r.Header.Set("Idempotency-Key", driver.NewNonce().String())
 						resp, err := srv.Client().Do(r)
 						if err != nil {
 							t.Fatal(err)
@@ -137,7 +138,7 @@ func TestFailedCommitIsNotToldAsASuccessOverGRPC(t *testing.T) {
 			t.Cleanup(func() { _ = conn.Close(); server.Stop(); <-done })
 			client := healthpb.NewHealthClient(conn)
 			ctx := func() context.Context {
-				return metadata.AppendToOutgoingContext(t.Context(), "idempotency-key", idem.NewNonce().String())
+				return metadata.AppendToOutgoingContext(t.Context(), "idempotency-key", driver.NewNonce().String())
 			}
 			if answer, err := client.Check(ctx(), &healthpb.HealthCheckRequest{}); status.Code(err) != codes.Unavailable {
 				t.Errorf("Check() = %v, %v, want UNAVAILABLE", answer, err)

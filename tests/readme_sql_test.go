@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -186,7 +186,7 @@ func emptyDatabase(t testing.TB, server string) (string, *database.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := "tests_" + idem.NewNonce().String()
+	name := "tests_" + driver.NewNonce().String()
 	if u.Scheme == "mysql" {
 		u.Path = "/mysql"
 	}

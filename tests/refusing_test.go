@@ -16,6 +16,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
@@ -32,7 +33,7 @@ type refusing struct {
 	next   atomic.Int64
 }
 
-func newRefusing(t *testing.T, locker idem.Locker, store idem.Store) *refusing {
+func newRefusing(t *testing.T, locker driver.Locker, store driver.Store) *refusing {
 	t.Helper()
 	policy, err := idem.Policy{Name: "pay", AllowGlobalKeys: true}.WithDefaults()
 	if err != nil {
@@ -60,7 +61,7 @@ func (r *refusing) request(shards func(shard int) bool) error { return r.pay(r.k
 
 func (r *refusing) pay(key idem.Key) error {
 	_, err := r.engine.Do(context.Background(), idem.Operation{Transport: idem.TransportHTTP, Key: key, Policy: &r.policy,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay") }},
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay") }},
 		func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil })
 	return err
 }
@@ -212,8 +213,8 @@ func TestPartialOutageStaysPartial(t *testing.T) {
 	if err := r.pay(paid); err != nil {
 		t.Errorf("repeat of a payment at the sick primary = %v, want it replayed", err)
 	}
-	if err := r.engine.Ping(t.Context()); !errors.Is(err, idem.ErrNoWrites) {
-		t.Errorf("Ping() = %v, want %v", err, idem.ErrNoWrites)
+	if err := r.engine.Ping(t.Context()); !errors.Is(err, driver.ErrNoWrites) {
+		t.Errorf("Ping() = %v, want %v", err, driver.ErrNoWrites)
 	}
 	eventually(t, "no goroutine is left", func() error {
 		if n := runtime.NumGoroutine(); n > goroutines+64 {

@@ -23,7 +23,7 @@ import (
 var snippetImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "json": "encoding/json", "http": "net/http", "log": "log", "slog": "log/slog",
 	"os": "os", "sql": "database/sql", "time": "time",
-	"idem": module + "/idem", "zookeeper": module + "/lock/zookeeper", "recipes": module + "/lock/zookeeper/recipes",
+	"idem": module + "/idem", "driver": module + "/idem/driver", "telemetry": module + "/idem/telemetry", "zookeeper": module + "/lock/zookeeper", "recipes": module + "/lock/zookeeper/recipes",
 	"queue": module + "/lock/zookeeper/queue", "redislock": module + "/lock/redis", "redisstore": module + "/tokenstore/redis",
 	"memorylock": module + "/lock/memory", "memorystore": module + "/tokenstore/memory", "sealed": module + "/tokenstore/sealed",
 	"sweeper": module + "/sweeper", "observe": module + "/observe",
@@ -39,8 +39,8 @@ var snippetImports = map[string]string{
 var snippetNames = map[string]string{
 	"ctx":            "var ctx context.Context",
 	"engine":         "var engine *idem.Engine",
-	"locker":         "var locker idem.Locker",
-	"store":          "var store idem.Store",
+	"locker":         "var locker driver.Locker",
+	"store":          "var store driver.Store",
 	"db":             "var db *sql.DB",
 	"pool":           "var pool *pgxpool.Pool",
 	"file":           "var file string",
@@ -50,7 +50,7 @@ var snippetNames = map[string]string{
 	"creds":          "var creds credentials.TransportCredentials",
 	"target":         "var target string",
 	"createPayment":  "func createPayment(*gin.Context) {}",
-	"capturePayment": "func capturePayment(*gin.Context, string, string, idem.Fence) {}", //nolint:dupword // two parameters
+	"capturePayment": "func capturePayment(*gin.Context, string, string, driver.Fence) {}", //nolint:dupword // two parameters
 }
 
 // Every block of Go in the documents compiles as it is printed, and is
@@ -218,7 +218,7 @@ func TestSnippetSource(t *testing.T) {
 		{"declarations", "func f(context.Context) {}\n", "package p;import context \"context\";func f(context.Context) {}\n"},
 		{"statements", "x, _ := f()\n", "package p;func _() error {x, _ := f()\n_ = x\nreturn nil\n}\n"},
 		{"imports and statements", "import \"os\"\n\nos.Exit(1)\n", "package p;import \"os\";func _() error {\n\nos.Exit(1)\nreturn nil\n}\n"},
-		{"a name of the reader's", "use(locker)\n", "package p;import idem \"" + module + "/idem\";func _() error {use(locker)\nreturn nil\n}\nvar locker idem.Locker\n"},
+		{"a name of the reader's", "use(locker)\n", "package p;import idem \"" + module + "/idem\";func _() error {use(locker)\nreturn nil\n}\nvar locker driver.Locker\n"},
 		{"the same name, declared", "var locker = 1\n", "package p;var locker = 1\n"},
 	} {
 		if got, err := snippetSource(tt.code); err != nil || got != tt.want {

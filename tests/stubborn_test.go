@@ -14,6 +14,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -56,7 +57,7 @@ func newStubborn(t *testing.T, note string, resolver func(*ledger.Ledger) idem.R
 		t.Fatal(err)
 	}
 	s.operation = idem.Operation{Scope: "merchant_demo", Key: "stubborn", Policy: &s.policy,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay", note) }}
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay", note) }}
 	s.proxy = testserver.StartZooKeeperProxy(t, s.zk[0])
 	s.first, s.next = s.engine(s.proxy.Addr()), s.engine(s.zk...)
 	checked := make(chan struct{})
@@ -169,7 +170,7 @@ func TestResolverThatOnlyLooksIsWrong(t *testing.T) {
 			s := newStubborn(t, "looked-at", tt.resolver)
 			eventually(t, "decision", func() error {
 				rec, err := s.next.Resolve(t.Context(), idem.NewKeyID("merchant_demo", "stubborn"), &s.policy)
-				if err == nil && rec.State != idem.StateReleased {
+				if err == nil && rec.State != driver.StateReleased {
 					t.Fatalf("Resolve() = %v, want released: nothing has been written", rec.State)
 				}
 				return err

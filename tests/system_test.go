@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -152,7 +153,7 @@ func (s *system) redisProxy() *testserver.Proxy {
 }
 
 // keyID of a key of the merchant whose token is "demo".
-func keyID(key string) idem.KeyID { return idem.NewKeyID("merchant_demo", idem.Key(key)) }
+func keyID(key string) driver.KeyID { return idem.NewKeyID("merchant_demo", idem.Key(key)) }
 
 // logOp is how the log names what runs under a key.
 func logOp(key string) string { return "op=" + keyID(key).OperationID() }

@@ -17,6 +17,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemredislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
@@ -182,7 +183,7 @@ func redisFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 var silent = slog.New(slog.DiscardHandler)
 
 // protected is the handler behind Idemkeeper, with the token store in Redis.
-func (s *service) protected(ctx context.Context, locker idem.Locker, p idem.Policy) ([]gin.HandlerFunc, error) {
+func (s *service) protected(ctx context.Context, locker driver.Locker, p idem.Policy) ([]gin.HandlerFunc, error) {
 	client, err := s.redisClient()
 	if err != nil {
 		return nil, err
@@ -206,7 +207,7 @@ type countedLocker struct {
 	service *service
 }
 
-func (l countedLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+func (l countedLocker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	l.service.locks.Add(1)
 	return l.Locker.TryAcquire(ctx, req)
 }

@@ -10,7 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -26,8 +26,8 @@ const (
 
 // tokenStore is a token store with an operator's methods.
 type tokenStore interface {
-	idem.Store
-	idem.StoreInspector
+	driver.Store
+	driver.StoreInspector
 
 	// AcceptLoss makes the store serve new keys again after a loss of records. It
 	// returns how many shards had lost theirs.

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
@@ -76,7 +76,7 @@ func (a *app) openDatabase(ctx context.Context, b *backends, n need) (tokenStore
 }
 
 // notHeld returns errNotAcquired if an attempt of the key runs in a joined transaction.
-func (b *backends) notHeld(ctx context.Context, id idem.KeyID) error {
+func (b *backends) notHeld(ctx context.Context, id driver.KeyID) error {
 	if b.joined == nil {
 		return nil
 	}

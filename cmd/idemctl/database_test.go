@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
@@ -101,7 +102,7 @@ func TestDatabaseRecords(t *testing.T) {
 			t.Errorf("record list = %+v, want nothing", got)
 		}
 		begin(t, s, "runs")
-		settle(t, s, "doubtful", idem.StateUnknown, nil)
+		settle(t, s, "doubtful", driver.StateUnknown, nil)
 		if got := idemctl(t, env, "--json", "record", "list"); got.code != 0 || strings.Count(got.stdout, "\n") != 2 {
 			t.Errorf("record list = %+v, want 2", got)
 		}
@@ -138,7 +139,7 @@ func TestDatabaseTokens(t *testing.T) {
 		s := migratedStore(t, name)
 		got := idemctl(t, map[string]string{"IDEMCTL_DATABASE": name}, "token", "issue", "--scope", "m", "--ttl", "1h")
 		token := idem.Key(strings.TrimSpace(got.stdout))
-		if rec := stateOf(t, s, token); got.code != 0 || rec.State != idem.StateIssued || rec.TokenExpires.Sub(rec.Created) != time.Hour {
+		if rec := stateOf(t, s, token); got.code != 0 || rec.State != driver.StateIssued || rec.TokenExpires.Sub(rec.Created) != time.Hour {
 			t.Errorf("token issue = %+v, %+v, want an issued token", got, rec)
 		}
 	})
@@ -171,7 +172,7 @@ func TestDatabaseDoctor(t *testing.T) {
 			doctor(t, env).wantFinding(t, "fail", "database-schema", "store migrate")
 		}
 		s := migratedStore(t, name)
-		settle(t, s, "doubtful", idem.StateUnknown, nil)
+		settle(t, s, "doubtful", driver.StateUnknown, nil)
 		got := doctor(t, env)
 		got.wantNoFinding(t, "fail")
 		for _, check := range []string{"database", "database-version", "database-schema", "database-write"} {
@@ -208,13 +209,13 @@ func TestDatabaseResolvesJoinedAttempts(t *testing.T) {
 		s := migratedStore(t, name)
 		env := map[string]string{"IDEMCTL_DATABASE": name}
 		id := idem.NewKeyID("m", "escaped")
-		req := idem.BeginRequest{Route: "POST /pay", Fence: idem.JoinedFence(1), Nonce: idem.NewNonce(), KeyTTL: time.Hour}
+		req := driver.BeginRequest{Route: "POST /pay", Fence: driver.JoinedFence(1), Nonce: driver.NewNonce(), KeyTTL: time.Hour}
 		if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 			t.Fatal(res, err)
 		}
 		got := doctor(t, env)
 		got.wantFinding(t, "ok", "record-domains", "")
-		if got := idemctl(t, env, "--session-timeout", "1ns", "store", "retire", idem.JoinedDomain, "--no-zookeeper"); got.code != exitFailed || !strings.Contains(got.stderr, "joined transactions") {
+		if got := idemctl(t, env, "--session-timeout", "1ns", "store", "retire", driver.JoinedDomain, "--no-zookeeper"); got.code != exitFailed || !strings.Contains(got.stderr, "joined transactions") {
 			t.Errorf("store retire joined = %+v, want a refusal", got)
 		}
 		if !strings.HasPrefix(name, "sqlite:") {
@@ -222,7 +223,7 @@ func TestDatabaseResolvesJoinedAttempts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			held, err := joined.BeginJoined(t.Context(), id, idem.JoinedRequest{Route: "POST /pay", Nonce: idem.NewNonce(), RunAgainFrom: &idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}})
+			held, err := joined.BeginJoined(t.Context(), id, driver.JoinedRequest{Route: "POST /pay", Nonce: driver.NewNonce(), RunAgainFrom: &driver.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}})
 			if err != nil || held.Tx == nil {
 				t.Fatal(held, err)
 			}
@@ -236,7 +237,7 @@ func TestDatabaseResolvesJoinedAttempts(t *testing.T) {
 		if got := idemctl(t, env, "record", "resolve", "--scope", "m", "escaped", "--not-applied", "--by", "alice"); got.code != 0 || got.stderr != "" {
 			t.Errorf("record resolve = %+v, want it done", got)
 		}
-		if rec := stateOf(t, s, "escaped"); rec.State != idem.StateReleased || rec.Decision.By != "alice" {
+		if rec := stateOf(t, s, "escaped"); rec.State != driver.StateReleased || rec.Decision.By != "alice" {
 			t.Errorf("record = %+v, want it released", rec)
 		}
 	})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -86,7 +86,7 @@ func TestDoctorOfRedisAlone(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	begin(t, store, "pending")
-	settle(t, store, "unknown", idem.StateUnknown, nil)
+	settle(t, store, "unknown", driver.StateUnknown, nil)
 	got := doctor(t, env)
 	got.wantNoFinding(t, "fail")
 	got.wantFinding(t, "warn", "redis-persistence", "no append-only file")

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -71,7 +71,7 @@ func (a *app) checkRecordsInRedis(ctx context.Context, r *report, p *patient) {
 	}
 	if witnessed {
 		switch err := store.Ping(ctx); {
-		case errors.Is(err, idem.ErrStoreLost):
+		case errors.Is(err, driver.ErrStoreLost):
 			r.failf(check, `%v: services refuse new keys; restore the data, or see "store accept"`, err)
 		case err != nil:
 			r.failf(check, "%v", err)
@@ -107,10 +107,10 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 	}
 	seen, pending, old, unknown, newer, corrupt := 0, 0, 0, 0, 0, 0
 	domains, fences := map[string]int{}, map[string]uint64{}
-	err = eachOpen(ctx, store, idem.OpenQuery{Limit: openPage}, func(o *idem.OpenRecord) bool {
+	err = eachOpen(ctx, store, driver.OpenQuery{Limit: openPage}, func(o *driver.OpenRecord) bool {
 		seen++
 		switch {
-		case errors.Is(o.Err, idem.ErrNewerRecord):
+		case errors.Is(o.Err, driver.ErrNewerRecord):
 			newer++
 			return seen < maxOpen
 		case o.Err != nil:
@@ -121,7 +121,7 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 		domains[fence.Domain]++
 		fences[fence.Domain] = max(fences[fence.Domain], fence.Token)
 		switch {
-		case o.Record.State == idem.StateUnknown:
+		case o.Record.State == driver.StateUnknown:
 			unknown++
 		case now.Sub(o.Record.Started) > time.Hour:
 			old++
@@ -150,7 +150,7 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 }
 
 // checkHistory looks whether the ensemble lacks a fence that the records know.
-func checkHistory(ctx context.Context, r *report, client *zookeeper.Client, store idem.Store, fences map[string]uint64) {
+func checkHistory(ctx context.Context, r *report, client *zookeeper.Client, store driver.Store, fences map[string]uint64) {
 	const check = "zookeeper-history"
 	seen, err := highestFence(ctx, store, client.Domain(), fences)
 	behind := false
@@ -169,19 +169,19 @@ func checkHistory(ctx context.Context, r *report, client *zookeeper.Client, stor
 
 // highestFence is the highest known fence of the locks of an ensemble, which may have several roots.
 // fences has those of open records by their domain.
-func highestFence(ctx context.Context, store idem.Store, domain string, fences map[string]uint64) (idem.Fence, error) {
+func highestFence(ctx context.Context, store driver.Store, domain string, fences map[string]uint64) (driver.Fence, error) {
 	token, err := store.HighestFence(ctx, domain)
 	for of, t := range fences {
 		if ofEnsemble(of, domain) {
 			token = max(token, t)
 		}
 	}
-	return idem.Fence{Domain: domain, Token: token}, err
+	return driver.Fence{Domain: domain, Token: token}, err
 }
 
 // checkDomains looks for open records of other lock domains. Our locks prove nothing
 // about them.
-func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store idem.Store, domains map[string]int) {
+func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store driver.Store, domains map[string]int) {
 	const check = "record-domains"
 	ours, err := a.redisDomains(ctx, p.redis)
 	if err != nil {
@@ -190,7 +190,7 @@ func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store ide
 	}
 	var foreign []string
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
-		if p.redis == nil && domain == idem.JoinedDomain || p.redis != nil && slices.Contains(ours[:], domain) || p.zookeeper != nil && ofEnsemble(domain, p.zookeeper.Domain()) {
+		if p.redis == nil && domain == driver.JoinedDomain || p.redis != nil && slices.Contains(ours[:], domain) || p.zookeeper != nil && ofEnsemble(domain, p.zookeeper.Domain()) {
 			continue
 		}
 		retired, err := store.DomainRetired(ctx, domain)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // This file speaks ZooKeeper's protocol to one server. The client of package
@@ -90,7 +90,7 @@ func (a *app) zooKeeperClock(ctx context.Context, addr, parent string) (clockRea
 	}
 	defer c.close()
 	sent := time.Now()
-	made, err := c.create(parent + "/doctor-" + idem.NewNonce().String())
+	made, err := c.create(parent + "/doctor-" + driver.NewNonce().String())
 	if err != nil {
 		return clockReading{}, err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
@@ -159,9 +159,9 @@ func (w *wait) get(ctx context.Context, acquire, try acquire) (*recipes.Lease, e
 		return lease, nil
 	case errors.Is(over, context.Canceled): // by a signal
 		return nil, fmt.Errorf("%w: told to stop", errNotAcquired)
-	case errors.Is(err, idem.ErrLocked):
+	case errors.Is(err, driver.ErrLocked):
 		return nil, fmt.Errorf("%w%s: it is held", errNotAcquired, within)
-	case over != nil && errors.Is(err, idem.ErrUnavailable):
+	case over != nil && errors.Is(err, driver.ErrUnavailable):
 		return nil, fmt.Errorf("%w%s: %w", errNotAcquired, within, err)
 	}
 	return nil, err
@@ -209,7 +209,7 @@ func (a *app) hold(ctx context.Context, what string, argv []string, get func(con
 	})
 }
 
-func release(ctx context.Context, lease idem.Lease) error {
+func release(ctx context.Context, lease driver.Lease) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	return lease.Release(ctx)

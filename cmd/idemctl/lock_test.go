@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -34,7 +34,7 @@ func TestDefaultsFitAnEnsembleOfShortSessions(t *testing.T) {
 
 // trusted is a lease that is trusted until a moment, which can be put off.
 type trusted struct {
-	idem.Lease
+	driver.Lease
 
 	done chan struct{}
 
@@ -47,7 +47,7 @@ type trusted struct {
 
 func trustedFor(d time.Duration) *trusted {
 	l := &trusted{done: make(chan struct{}), until: time.Now().Add(d)}
-	l.end = time.AfterFunc(d, func() { l.lose(idem.ErrLeaseLost) })
+	l.end = time.AfterFunc(d, func() { l.lose(driver.ErrLeaseLost) })
 	return l
 }
 
@@ -86,7 +86,7 @@ func (l *trusted) Check(ctx context.Context) (time.Duration, error) {
 	if mute && err == nil {
 		select {
 		case <-ctx.Done():
-			return 0, errors.Join(idem.ErrUnavailable, context.Cause(ctx))
+			return 0, errors.Join(driver.ErrUnavailable, context.Cause(ctx))
 		case <-l.done:
 			return 0, l.Err()
 		}
@@ -190,7 +190,7 @@ func TestSupervise(t *testing.T) {
 		},
 		{
 			name: "both at once where it ends without notice", trust: short, obeys: []os.Signal{kill},
-			do:   func(l *trusted, _ *command) { time.Sleep(time.Second); l.lose(idem.ErrLeaseLost) },
+			do:   func(l *trusted, _ *command) { time.Sleep(time.Second); l.lose(driver.ErrLeaseLost) },
 			lost: true, got: []sent{{term, time.Second}, {kill, time.Second}},
 		},
 		{
@@ -206,7 +206,7 @@ func TestSupervise(t *testing.T) {
 			name: "the end of the lease counts, however late it is noticed", trust: short,
 			do: func(l *trusted, c *command) {
 				l.renew(0, false)
-				l.lose(idem.ErrLeaseLost)
+				l.lose(driver.ErrLeaseLost)
 				c.end() // both are there to be seen
 			},
 			lost: true, got: nil,

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
@@ -32,16 +32,16 @@ func (a *app) looker(b *backends) (*operate.Looker, error) {
 
 // inspectors are the lock services that a command can see. Those it cannot see are nil.
 type inspectors struct {
-	zookeeper, redis, joined idem.LockInspector
+	zookeeper, redis, joined driver.LockInspector
 	ensemble                 *zookeeper.Client
 }
 
 // of returns where the lock of a record would be, and nil if the command cannot see that. A
 // retired domain has no locks. Its keys are locked where the services lock now, which is in the
 // ensemble if there is one.
-func (in *inspectors) of(rec *idem.Record) idem.LockInspector {
+func (in *inspectors) of(rec *driver.Record) driver.LockInspector {
 	switch domain := rec.Attempt.Fence.Domain; {
-	case domain == idem.JoinedDomain:
+	case domain == driver.JoinedDomain:
 		return in.joined
 	case in.zookeeper != nil && (in.redis == nil || in.ensemble.Domain() == domain):
 		return in.zookeeper
@@ -55,14 +55,14 @@ func (in *inspectors) of(rec *idem.Record) idem.LockInspector {
 // has no running transaction, because a pending one is never committed.
 type noTransactions struct{}
 
-// HeldBy implements [idem.LockInspector].
-func (noTransactions) HeldBy(context.Context, idem.KeyID) (idem.Holder, bool, error) {
-	return idem.Holder{}, false, nil
+// HeldBy implements [driver.LockInspector].
+func (noTransactions) HeldBy(context.Context, driver.KeyID) (driver.Holder, bool, error) {
+	return driver.Holder{}, false, nil
 }
 
-// DomainOf implements [idem.LockInspector].
-func (noTransactions) DomainOf(context.Context, idem.KeyID) (string, error) {
-	return idem.JoinedDomain, nil
+// DomainOf implements [driver.LockInspector].
+func (noTransactions) DomainOf(context.Context, driver.KeyID) (string, error) {
+	return driver.JoinedDomain, nil
 }
 
 // openToLook connects a command that only reads. It leaves an unreachable ensemble out, with a

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -21,7 +22,7 @@ func TestRecordTellsOfItsHolder(t *testing.T) {
 			t.Parallel()
 			store, server := openStore(t)
 			env := map[string]string{"IDEMCTL_REDIS": server.URL()}
-			var locker idem.Locker
+			var locker driver.Locker
 			if lock == "redis" {
 				client, err := redisstore.Connect(server.URL())
 				if err != nil {
@@ -89,10 +90,10 @@ func TestRecordOfLocksElsewhere(t *testing.T) {
 }
 
 // beginHeld starts an attempt as an engine does: lock and record have one nonce.
-func beginHeld(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Lease {
+func beginHeld(t *testing.T, s driver.Store, l driver.Locker, key idem.Key) driver.Lease {
 	t.Helper()
-	id, nonce := idem.NewKeyID("m", key), idem.NewNonce()
-	lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: nonce})
+	id, nonce := idem.NewKeyID("m", key), driver.NewNonce()
+	lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: nonce})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func beginHeld(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Lea
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Begin(t.Context(), id, idem.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: nonce, Fingerprint: fp, KeyTTL: time.Hour})
+	got, err := s.Begin(t.Context(), id, driver.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: nonce, Fingerprint: fp, KeyTTL: time.Hour})
 	if err != nil || !got.Begun {
 		t.Fatalf("Begin = %+v, %v", got, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -150,7 +151,7 @@ func TestTokenIssue(t *testing.T) {
 	if got.code != 0 || token == "" || strings.ContainsAny(token, " \n") || !strings.Contains(got.stderr, "expires at") {
 		t.Errorf("token issue = %+v, want the token alone", got)
 	}
-	if rec := stateOf(t, store, idem.Key(token)); rec.State != idem.StateIssued || rec.TokenExpires.Sub(rec.Created) != time.Hour {
+	if rec := stateOf(t, store, idem.Key(token)); rec.State != driver.StateIssued || rec.TokenExpires.Sub(rec.Created) != time.Hour {
 		t.Errorf("record = %+v", rec)
 	}
 	got = idemctl(t, env, "--json", "token", "issue", "--scope", "m")
@@ -158,7 +159,7 @@ func TestTokenIssue(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.stderr != "" || time.Until(r.ExpiresAt) > idem.DefaultTokenTTL+time.Minute || time.Until(r.ExpiresAt) < idem.DefaultTokenTTL-time.Minute {
 		t.Errorf("token issue --json = %+v, %v", got, err)
 	}
-	if rec := stateOf(t, store, idem.Key(r.Token)); rec.State != idem.StateIssued || !rec.TokenExpires.Equal(r.ExpiresAt) {
+	if rec := stateOf(t, store, idem.Key(r.Token)); rec.State != driver.StateIssued || !rec.TokenExpires.Equal(r.ExpiresAt) {
 		t.Errorf("record = %+v, want it to expire at %v", rec, r.ExpiresAt)
 	}
 }

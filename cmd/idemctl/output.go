@@ -12,7 +12,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
@@ -83,7 +83,7 @@ func newRow(f *operate.Facts, body bool) row {
 }
 
 // newRecordRow is the record alone.
-func newRecordRow(o *idem.OpenRecord, body bool) row {
+func newRecordRow(o *driver.OpenRecord, body bool) row {
 	id, r := o.ID, &o.Record
 	if o.Err != nil {
 		return row{KeyID: id.String(), OperationID: id.OperationID(), State: unreadable, Since: moment(r.Started),
@@ -127,7 +127,7 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func (a *app) writeRecord(f *operate.Facts, decided []idem.Decided, body bool) error {
+func (a *app) writeRecord(f *operate.Facts, decided []driver.Decided, body bool) error {
 	r, out := &f.Record, newRow(f, body)
 	for _, d := range decided {
 		out.Decisions = append(out.Decisions, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})

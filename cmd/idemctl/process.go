@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 const (
@@ -53,7 +53,7 @@ type ward interface {
 // the lock. It reports whether the lease was lost before the end. left is how long
 // the lease could be trusted when the command began.
 //
-// [idem.Lease.Done] is closed at the last moment at which the lock certainly has no
+// [driver.Lease.Done] is closed at the last moment at which the lock certainly has no
 // other holder. In the worst case the ensemble gives it away right then. The margin
 // of lock/zookeeper's lease clock is used up, except for the difference in speed of
 // the clocks. So SIGKILL goes out at that moment. SIGTERM goes out earlier, while
@@ -64,7 +64,7 @@ type ward interface {
 // A lease can end without notice, because its znode was deleted by hand, its session
 // was closed on the server, or this process was paused. Then another holder may have
 // the lock already, and SIGKILL follows SIGTERM at once.
-func supervise(lease idem.Lease, left time.Duration, w ward, signals <-chan os.Signal) (lost bool) {
+func supervise(lease driver.Lease, left time.Duration, w ward, signals <-chan os.Signal) (lost bool) {
 	looks := make(chan time.Duration)
 	defer look(lease, looks)()
 
@@ -103,17 +103,17 @@ func supervise(lease idem.Lease, left time.Duration, w ward, signals <-chan os.S
 // held reports whether the lease is good until now. A paused process may not know yet
 // that it was lost, so held asks the servers. If they do not answer at once, the
 // lease clock decides.
-func held(lease idem.Lease) bool {
+func held(lease driver.Lease) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lastLook)
 	defer cancel()
 	_, err := lease.Check(ctx)
-	return lease.Err() == nil && !errors.Is(err, idem.ErrLeaseLost)
+	return lease.Err() == nil && !errors.Is(err, driver.ErrLeaseLost)
 }
 
 // look checks a lease again and again until stop is called, and sends to looks how
 // long the lease can be trusted without a renewal. A check notices that the lock's
 // znode was deleted by hand. looks may be nil.
-func look(lease idem.Lease, looks chan<- time.Duration) (stop func()) {
+func look(lease driver.Lease, looks chan<- time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -202,7 +202,7 @@ func withoutSecrets(env []string) []string {
 }
 
 // startProcess starts a command with a fencing token in its environment.
-func (a *app) startProcess(file string, argv []string, fence idem.Fence) (*process, error) {
+func (a *app) startProcess(file string, argv []string, fence driver.Fence) (*process, error) {
 	cmd := &exec.Cmd{
 		Path: file, Args: argv, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Env: append(withoutSecrets(os.Environ()), "IDEM_FENCE="+strconv.FormatUint(fence.Token, 10)),

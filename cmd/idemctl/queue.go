@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 )
@@ -150,7 +150,7 @@ func (a *app) poll(ctx context.Context, q *queue.Queue, wait time.Duration) erro
 		return fmt.Errorf("the printed element may have been removed, or it is still in the queue: %w", err)
 	case errors.Is(err, queue.ErrEmpty):
 		return errNothing
-	case ctx.Err() != nil && errors.Is(err, idem.ErrUnavailable): // nothing was taken
+	case ctx.Err() != nil && errors.Is(err, driver.ErrUnavailable): // nothing was taken
 		return fmt.Errorf("%w: %w", errNotAcquired, err)
 	case err != nil:
 		return err

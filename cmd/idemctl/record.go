@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
@@ -52,7 +53,7 @@ cannot tell whether Redis has lost records.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			byOperation := cmd.Flags().Changed("operation")
-			var id idem.KeyID
+			var id driver.KeyID
 			var err error
 			switch {
 			case !byOperation:
@@ -86,7 +87,7 @@ cannot tell whether Redis has lost records.`,
 				fmt.Fprintf(a.stderr, "idemctl: the response is left out: %s\n", operate.OneLine(rec.ResponseErr.Error()))
 				rec.ResponseErr = nil
 			}
-			if facts.Err == nil && rec.State == idem.StateNone {
+			if facts.Err == nil && rec.State == driver.StateNone {
 				return noRecord(id)
 			}
 			decided, err := look.Decisions(cmd.Context(), id)
@@ -103,7 +104,7 @@ cannot tell whether Redis has lost records.`,
 }
 
 // noRecord means that the store has no record of a key.
-func noRecord(id idem.KeyID) error { return fmt.Errorf("no record of key ID %s: %w", id, errNothing) }
+func noRecord(id driver.KeyID) error { return fmt.Errorf("no record of key ID %s: %w", id, errNothing) }
 
 // whichKey names a key by scope and key, or by its ID.
 type whichKey struct{ scope, keyID string }
@@ -113,25 +114,25 @@ func (w *whichKey) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.keyID, "key-id", "", "ID of the key, in place of --scope and KEY")
 }
 
-func (w *whichKey) id(cmd *cobra.Command, args []string) (idem.KeyID, error) {
+func (w *whichKey) id(cmd *cobra.Command, args []string) (driver.KeyID, error) {
 	byScope, byID := cmd.Flags().Changed("scope"), cmd.Flags().Changed("key-id")
 	switch {
 	case byID && (byScope || len(args) > 0):
-		return idem.KeyID{}, wrongUse("%s wants --key-id, or --scope and KEY, not both", cmd.CommandPath())
+		return driver.KeyID{}, wrongUse("%s wants --key-id, or --scope and KEY, not both", cmd.CommandPath())
 	case byID:
-		id, err := idem.ParseKeyID(w.keyID)
+		id, err := driver.ParseKeyID(w.keyID)
 		if err != nil {
 			return id, usageError{fmt.Errorf("--key-id: %w", err)}
 		}
 		return id, nil
 	case !byScope:
-		return idem.KeyID{}, wrongUse("%s needs --scope and KEY, or --key-id", cmd.CommandPath())
+		return driver.KeyID{}, wrongUse("%s needs --scope and KEY, or --key-id", cmd.CommandPath())
 	case len(args) != 1:
-		return idem.KeyID{}, wrongUse("%s needs KEY", cmd.CommandPath())
+		return driver.KeyID{}, wrongUse("%s needs KEY", cmd.CommandPath())
 	}
 	key, err := idem.ParseKey(args)
 	if err != nil {
-		return idem.KeyID{}, usageError{fmt.Errorf("KEY: %w", err)}
+		return driver.KeyID{}, usageError{fmt.Errorf("KEY: %w", err)}
 	}
 	return idem.NewKeyID(w.scope, key), nil
 }
@@ -157,9 +158,9 @@ An unreadable record, written by a newer build or corrupt, is listed as
   idemctl --redis redis://127.0.0.1:6379 --json record list`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q := idem.OpenQuery{OlderThan: olderThan, Limit: min(limit+1, openPage)}
+			q := driver.OpenQuery{OlderThan: olderThan, Limit: min(limit+1, openPage)}
 			if state != "" {
-				s, err := idem.ParseState(state)
+				s, err := driver.ParseState(state)
 				if err != nil || !s.Open() {
 					return wrongUse("--state %q is neither pending nor unknown", state)
 				}
@@ -173,8 +174,8 @@ An unreadable record, written by a newer build or corrupt, is listed as
 				return err
 			}
 			defer done()
-			var list []idem.OpenRecord
-			err = eachOpen(cmd.Context(), look.Store, q, func(r *idem.OpenRecord) bool {
+			var list []driver.OpenRecord
+			err = eachOpen(cmd.Context(), look.Store, q, func(r *driver.OpenRecord) bool {
 				if len(list) == limit {
 					fmt.Fprintf(a.stderr, "idemctl: there are more than %d; see --limit\n", limit)
 					return false

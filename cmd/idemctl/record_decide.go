@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
@@ -27,26 +28,26 @@ const (
 
 // decide settles an open record under the lock of its key. It settles an unknown
 // outcome without the lock if the lock cannot be taken.
-func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, v *verdict) (idem.Record, error) {
+func (a *app) decide(ctx context.Context, b *backends, id driver.KeyID, rec *driver.Record, v *verdict) (driver.Record, error) {
 	response, err := v.response(rec) // before anything is changed, because FILE may be wrong
 	if err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
-	if rec.Attempt.Fence.Domain == idem.JoinedDomain && b.redis == nil {
+	if rec.Attempt.Fence.Domain == driver.JoinedDomain && b.redis == nil {
 		if err := b.notHeld(ctx, id); err != nil {
-			return idem.Record{}, err
+			return driver.Record{}, err
 		}
 		return decideWithoutLock(ctx, b.store, id, rec, response, v)
 	}
 	locker, end, why, err := a.lockerFor(ctx, b, id, rec, v)
 	switch {
 	case err != nil:
-		return idem.Record{}, err
+		return driver.Record{}, err
 	case locker != nil:
 		defer end()
 		return decideUnderLock(ctx, b.store, locker, id, rec.Attempt, response, v)
-	case rec.State == idem.StatePending:
-		return idem.Record{}, fmt.Errorf("the attempt is pending and may be running: %w", why)
+	case rec.State == driver.StatePending:
+		return driver.Record{}, fmt.Errorf("the attempt is pending and may be running: %w", why)
 	}
 	fmt.Fprintf(a.stderr, "idemctl: %s: %s\n", withoutLock, operate.OneLine(why.Error()))
 	return decideWithoutLock(ctx, b.store, id, rec, response, v)
@@ -55,7 +56,7 @@ func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.
 // lockerFor returns the lock service of the open attempt. If the attempt's domain was
 // retired, it is the lock service that the services use now, which is Redis's only
 // with --no-zookeeper. If l is nil, why says what the operator can do.
-func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, v *verdict) (l idem.Locker, end func(), why, err error) {
+func (a *app) lockerFor(ctx context.Context, b *backends, id driver.KeyID, rec *driver.Record, v *verdict) (l driver.Locker, end func(), why, err error) {
 	domain := rec.Attempt.Fence.Domain
 	domains, err := a.redisDomains(ctx, b.redis)
 	if err != nil {
@@ -111,10 +112,10 @@ func (a *app) whyNoLock(b *backends, domain string, retired bool) error {
 }
 
 // decideUnderLock has the engine take the lock and settle the attempt.
-func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, id idem.KeyID, attempt idem.Attempt, response *idem.Response, v *verdict) (idem.Record, error) {
+func decideUnderLock(ctx context.Context, store driver.Store, locker driver.Locker, id driver.KeyID, attempt driver.Attempt, response *idem.Response, v *verdict) (driver.Record, error) {
 	engine, err := idem.New(locker, store, idem.WithStoreTimeout(storeTimeout), idem.WithLockTimeout(lockTimeout))
 	if err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -123,7 +124,7 @@ func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, 
 	}()
 	policy, err := idem.Policy{AllowGlobalKeys: true, ResultTTL: v.resultTTL, KeyTTL: v.keyTTL}.WithDefaults()
 	if err != nil {
-		return idem.Record{}, usageError{err}
+		return driver.Record{}, usageError{err}
 	}
 	resolution := idem.NotApplied()
 	if response != nil {
@@ -131,7 +132,7 @@ func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, 
 	}
 	rec, err := engine.Decide(ctx, id, attempt, resolution, v.decision, &policy)
 	switch {
-	case errors.Is(err, idem.ErrLocked):
+	case errors.Is(err, driver.ErrLocked):
 		return rec, fmt.Errorf("the lock of key ID %s is held: its holder runs, or the holder's session has not timed out yet: %w", id, errNotAcquired)
 	case errors.Is(err, idem.ErrNotOpen), errors.Is(err, sealed.ErrUnreadable): // it was settled meanwhile
 		return rec, settledElsewhere(ctx, store, id, attempt.Number)
@@ -145,27 +146,27 @@ func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, 
 
 // stands reports whether the record has this verdict. The holder may have reported
 // its own outcome meanwhile, because it needs no lock for that.
-func (v *verdict) stands(rec *idem.Record) bool {
+func (v *verdict) stands(rec *driver.Record) bool {
 	if v.answer == nil {
-		return (rec.State == idem.StateReleased || rec.State == idem.StateIssued) && rec.Decision == v.decision
+		return (rec.State == driver.StateReleased || rec.State == driver.StateIssued) && rec.Decision == v.decision
 	}
-	return rec.State == idem.StateCompleted && rec.Decision == v.decision
+	return rec.State == driver.StateCompleted && rec.Decision == v.decision
 }
 
 // decideWithoutLock settles an unknown outcome by compare-and-set alone.
-func decideWithoutLock(ctx context.Context, store idem.Store, id idem.KeyID, rec *idem.Record, response *idem.Response, v *verdict) (idem.Record, error) {
-	s := idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased,
+func decideWithoutLock(ctx context.Context, store driver.Store, id driver.KeyID, rec *driver.Record, response *idem.Response, v *verdict) (driver.Record, error) {
+	s := driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased,
 		ResultTTL: v.resultTTL, KeyTTL: max(v.keyTTL, v.resultTTL), Decision: v.decision}
 	if response != nil {
-		s.State, s.Response = idem.StateCompleted, response
+		s.State, s.Response = driver.StateCompleted, (*driver.Response)(response)
 	}
 	got, err := store.Settle(ctx, id, s)
 	switch {
-	case errors.Is(err, idem.ErrResponseInvalid):
+	case errors.Is(err, driver.ErrResponseInvalid):
 		return got.Record, usageError{fmt.Errorf("--applied: %w", err)}
 	case err != nil:
 		return got.Record, err
-	case !got.Settled && got.Record.State == idem.StateNone:
+	case !got.Settled && got.Record.State == driver.StateNone:
 		return got.Record, noRecord(id)
 	case !got.Settled:
 		return got.Record, notOpen(id, &got.Record, rec.Attempt.Number)
@@ -188,7 +189,7 @@ func (a *app) redisDomains(ctx context.Context, client goredis.UniversalClient) 
 		return nil
 	})
 	if err != nil {
-		return domains, fmt.Errorf("%w: lock domains of Redis: %w", idem.ErrUnavailable, err)
+		return domains, fmt.Errorf("%w: lock domains of Redis: %w", driver.ErrUnavailable, err)
 	}
 	for shard, cmd := range cmds {
 		domains[shard], _ = cmd.Val()[0].(string)
@@ -197,7 +198,7 @@ func (a *app) redisDomains(ctx context.Context, client goredis.UniversalClient) 
 }
 
 // redisShard is the shard of a key's lock.
-func redisShard(id idem.KeyID) int { return int(id[0]) % redislock.Shards }
+func redisShard(id driver.KeyID) int { return int(id[0]) % redislock.Shards }
 
 // ofEnsemble reports whether a lock domain belongs to an ensemble. own is the
 // ensemble's domain for the default root. Other roots are appended to it.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
@@ -20,7 +21,7 @@ import (
 type verdict struct {
 	answer            *answer // for repeats, nil if the attempt was not applied
 	allow             []string
-	decision          idem.Decision
+	decision          driver.Decision
 	resultTTL, keyTTL time.Duration
 	timed             bool   // --key-ttl was given
 	applied           string // FILE
@@ -152,7 +153,7 @@ func (a *app) readVerdict(cmd *cobra.Command, v *verdict, who *author) (err erro
 }
 
 // response is the response for repeats, nil if the attempt was not applied.
-func (v *verdict) response(rec *idem.Record) (*idem.Response, error) {
+func (v *verdict) response(rec *driver.Record) (*idem.Response, error) {
 	if v.answer == nil {
 		return nil, nil //nolint:nilnil // not applied
 	}
@@ -163,7 +164,7 @@ func (v *verdict) response(rec *idem.Record) (*idem.Response, error) {
 	return &resp, nil
 }
 
-func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
+func (a *app) resolve(ctx context.Context, id driver.KeyID, v *verdict) error {
 	b, err := a.openBackends(ctx, need{})
 	if err != nil {
 		return err
@@ -173,7 +174,7 @@ func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
 	switch {
 	case err != nil && !errors.Is(err, sealed.ErrUnreadable): // rec is good without its response
 		return err
-	case rec.State == idem.StateNone:
+	case rec.State == driver.StateNone:
 		return noRecord(id)
 	case !rec.State.Open() || v.attempt != 0 && v.attempt != rec.Attempt.Number:
 		return notOpen(id, &rec, v.attempt)
@@ -188,11 +189,11 @@ func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
 	if rec, err = a.decide(ctx, b, id, &rec, v); err != nil {
 		return err
 	}
-	return a.writeRecord(&operate.Facts{OpenRecord: idem.OpenRecord{ID: id, Record: rec}, Now: rec.Since()}, nil, false)
+	return a.writeRecord(&operate.Facts{OpenRecord: driver.OpenRecord{ID: id, Record: rec}, Now: rec.Since()}, nil, false)
 }
 
 // checkSealed refuses to store a plain response if the services encrypt theirs.
-func (a *app) checkSealed(ctx context.Context, store tokenStore, rec *idem.Record, v *verdict) error {
+func (a *app) checkSealed(ctx context.Context, store tokenStore, rec *driver.Record, v *verdict) error {
 	if v.answer == nil || a.responseKeys != "" {
 		return nil
 	}
@@ -211,7 +212,7 @@ func (a *app) checkSealed(ctx context.Context, store tokenStore, rec *idem.Recor
 }
 
 // notOpen means that the given attempt is not open, or for 0 that no attempt is.
-func notOpen(id idem.KeyID, rec *idem.Record, attempt uint32) error {
+func notOpen(id driver.KeyID, rec *driver.Record, attempt uint32) error {
 	since := rec.Since().UTC().Format(time.RFC3339)
 	if rec.State.Open() {
 		return settledError{fmt.Sprintf("attempt %d of key ID %s is not open: attempt %d is, and has been %v since %s",
@@ -229,7 +230,7 @@ func notOpen(id idem.KeyID, rec *idem.Record, attempt uint32) error {
 }
 
 // settledElsewhere reads who settled the attempt first.
-func settledElsewhere(ctx context.Context, store idem.Store, id idem.KeyID, attempt uint32) error {
+func settledElsewhere(ctx context.Context, store driver.Store, id driver.KeyID, attempt uint32) error {
 	rec, err := store.Get(ctx, id)
 	if err != nil && !errors.Is(err, sealed.ErrUnreadable) {
 		return settledError{"it was settled meanwhile, and the record cannot be read: " + err.Error()}
@@ -245,15 +246,15 @@ func (w *author) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.reason, "reason", "", "reason, kept with the decision")
 }
 
-func (w *author) decision(cmd *cobra.Command) (idem.Decision, error) {
-	d := idem.Decision{By: w.by, Reason: w.reason}
+func (w *author) decision(cmd *cobra.Command) (driver.Decision, error) {
+	d := driver.Decision{By: w.by, Reason: w.reason}
 	if !cmd.Flags().Changed("by") {
 		me, err := user.Current()
 		if err != nil {
 			return d, wrongUse("give --by, because the system user is not known: %w", err)
 		}
 		d.By = me.Username
-		for len(d.By) > idem.MaxAuthorBytes { // shorten it, because the user cannot change it
+		for len(d.By) > driver.MaxAuthorBytes { // shorten it, because the user cannot change it
 			_, n := utf8.DecodeLastRuneInString(d.By)
 			d.By = d.By[:len(d.By)-n]
 		}

@@ -8,15 +8,16 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 func TestRecordShow(t *testing.T) {
 	store, server := openStore(t)
-	settle(t, store, "the-key", idem.StateCompleted, &idem.Response{Status: 201,
+	settle(t, store, "the-key", driver.StateCompleted, &idem.Response{Status: 201,
 		Header: map[string][]string{"Content-Type": {"application/json"}}, Body: []byte(`{"id":"pay_1"}`)})
-	settle(t, store, "binary", idem.StateCompleted, &idem.Response{Status: 200, Body: []byte("\x1b\xff")})
+	settle(t, store, "binary", driver.StateCompleted, &idem.Response{Status: 200, Body: []byte("\x1b\xff")})
 	if _, err := store.Issue(t.Context(), idem.NewKeyID("m", "token"), time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +75,8 @@ func TestRecordList(t *testing.T) {
 	}
 	begin(t, store, "first")
 	awaitAge(t, store, 2*time.Millisecond) // or the order is not defined
-	settle(t, store, "second", idem.StateUnknown, &idem.Response{Status: 503})
-	settle(t, store, "third", idem.StateCompleted, &idem.Response{Status: 200})
+	settle(t, store, "second", driver.StateUnknown, &idem.Response{Status: 503})
+	settle(t, store, "third", driver.StateCompleted, &idem.Response{Status: 200})
 	tests := []struct {
 		args string
 		want string // states, in order
@@ -127,12 +128,12 @@ func TestRecordsWithoutTheirZooKeeper(t *testing.T) {
 func TestRecordShowsDecisions(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
-	settle(t, store, "k", idem.StateUnknown, nil)
+	settle(t, store, "k", driver.StateUnknown, nil)
 	const by, reason = "eve\nstate  completed\u202e", "r\r\nattempt\t7\u2028\x1b[2J\u200b\U000e0041"
 	if got := resolveExits(t, env, 0, "k", "--not-applied", "--by", by, "--reason", reason); strings.Contains(got.stdout, "\u202e") {
 		t.Errorf("resolve printed %q", got.stdout)
 	}
-	settle(t, store, "k", idem.StateUnknown, nil) // a second attempt
+	settle(t, store, "k", driver.StateUnknown, nil) // a second attempt
 	resolveExits(t, env, 0, "k", "--not-applied", "--by", "bob")
 
 	got := idemctl(t, env, "record", "show", "--scope", "m", "k")
@@ -161,7 +162,7 @@ func TestRecordShowsDecisions(t *testing.T) {
 	if again := resolveExits(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(again.stderr, "released by bob") {
 		t.Errorf("a third one is told %q", again.stderr)
 	}
-	settle(t, store, "eve", idem.StateUnknown, nil)
+	settle(t, store, "eve", driver.StateUnknown, nil)
 	resolveExits(t, env, 0, "eve", "--not-applied", "--by", by)
 	if got := idemctl(t, env, "record", "show", "--scope", "m", "eve").stdout; !strings.Contains(got, `decided by   eve\nstate  completed\u202e`+"\n") {
 		t.Errorf("decided by: %q", got)

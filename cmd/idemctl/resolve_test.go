@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -22,7 +23,7 @@ const paid = `{"status":201,"headers":{"Content-Type":["application/json"]},"bod
 func TestResolveApplied(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
-	settle(t, store, "k", idem.StateUnknown, &idem.Response{Status: 503})
+	settle(t, store, "k", driver.StateUnknown, &idem.Response{Status: 503})
 	got := resolveExits(t, env, 0, "k", "--applied", answerFile(t, paid), "--by", "alice", "--reason", "in the ledger")
 	if !strings.Contains(got.stderr, withoutLock) || strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("standard error is %q, want one line that says that no lock was taken", got.stderr)
@@ -33,7 +34,7 @@ func TestResolveApplied(t *testing.T) {
 		t.Errorf("printed %s, %v", got.stdout, err)
 	}
 	rec := stateOf(t, store, "k")
-	if rec.State != idem.StateCompleted || string(rec.Response.Body) != `{"id":"pay_1"}` || rec.Response.Header["Content-Type"][0] != "application/json" {
+	if rec.State != driver.StateCompleted || string(rec.Response.Body) != `{"id":"pay_1"}` || rec.Response.Header["Content-Type"][0] != "application/json" {
 		t.Errorf("record = %+v, %+v", rec, rec.Response)
 	}
 	again := resolveExits(t, env, exitNothing, "k", "--not-applied")
@@ -45,7 +46,7 @@ func TestResolveApplied(t *testing.T) {
 func TestResolveNotApplied(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
-	settle(t, store, "k", idem.StateUnknown, nil)
+	settle(t, store, "k", driver.StateUnknown, nil)
 	id := idem.NewKeyID("m", "k")
 	got := idemctl(t, env, "record", "resolve", "--key-id", id.String(), "--not-applied", "--key-ttl", "1h", "--result-ttl", "1m")
 	me, err := user.Current()
@@ -53,7 +54,7 @@ func TestResolveNotApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec := stateOf(t, store, "k")
-	if got.code != 0 || rec.State != idem.StateReleased || rec.Decision != (idem.Decision{By: me.Username}) || rec.KeyExpires.Sub(rec.Settled) != time.Hour {
+	if got.code != 0 || rec.State != driver.StateReleased || rec.Decision != (driver.Decision{By: me.Username}) || rec.KeyExpires.Sub(rec.Settled) != time.Hour {
 		t.Errorf("%+v left %+v", got, rec)
 	}
 	for _, part := range []string{"released", me.Username, id.OperationID()} {
@@ -70,7 +71,7 @@ func TestResolveKeepsTheTimesOfTheRoute(t *testing.T) {
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	for name, args := range map[string][]string{"as-usual": nil, "shorter": {"--result-ttl", "1m", "--key-ttl", "1m"}} {
 		a := beginFor(t, store, idem.Key(name), 15*24*time.Hour, 30*24*time.Hour)
-		if got, err := store.Settle(t.Context(), idem.NewKeyID("m", idem.Key(name)), idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateUnknown}); err != nil || !got.Settled {
+		if got, err := store.Settle(t.Context(), idem.NewKeyID("m", idem.Key(name)), driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown}); err != nil || !got.Settled {
 			t.Fatalf("Settle() = %+v, %v", got, err)
 		}
 		if got := showJSON(t, env, name); got.ResultTTL != 15*24*3600 || got.KeyTTL != 30*24*3600 {
@@ -85,7 +86,7 @@ func TestResolveKeepsTheTimesOfTheRoute(t *testing.T) {
 		}
 	}
 	a := beginFor(t, store, "before", 0, 0)
-	if got, err := store.Settle(t.Context(), idem.NewKeyID("m", "before"), idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateUnknown}); err != nil || !got.Settled {
+	if got, err := store.Settle(t.Context(), idem.NewKeyID("m", "before"), driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown}); err != nil || !got.Settled {
 		t.Fatalf("Settle() = %+v, %v", got, err)
 	}
 	got := resolveExits(t, env, 0, "before", "--not-applied")
@@ -98,7 +99,7 @@ func TestResolveKeepsTheTimesOfTheRoute(t *testing.T) {
 func TestResolveRefusesFile(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
-	settle(t, store, "k", idem.StateUnknown, &idem.Response{Status: 503})
+	settle(t, store, "k", driver.StateUnknown, &idem.Response{Status: 503})
 	before := stateOf(t, store, "k")
 	for _, file := range []string{`{}`, `{"status":0}`, `{"status":201,"body":"a","body_base64":"YQ=="}`, `{"status":201,"headers":{"X":["a"]}}`, `{"status":201,"extra":1}`,
 		`{"status":201,"headers":{"Content-Type":["application/json"]},"body":"{\"id\":\"pay_1\""}`} {
@@ -110,7 +111,7 @@ func TestResolveRefusesFile(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := run(t.Context(), []string{"--redis", server.URL(), "record", "resolve", "--scope", "m", "k", "--applied", "-", "--allow-header", "x"},
 		func(string) string { return "" }, strings.NewReader(`{"status":201,"headers":{"X":["a"]}}`), &out, &errs)
-	if rec := stateOf(t, store, "k"); code != 0 || rec.State != idem.StateCompleted || rec.Response.Header["X"][0] != "a" {
+	if rec := stateOf(t, store, "k"); code != 0 || rec.State != driver.StateCompleted || rec.Response.Header["X"][0] != "a" {
 		t.Errorf("from standard input: exit code %d, %s", code, errs.String())
 	}
 }
@@ -127,7 +128,7 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 			t.Errorf("no %q in %q", part, got.stderr)
 		}
 	}
-	if rec := stateOf(t, store, "k"); rec.State != idem.StatePending {
+	if rec := stateOf(t, store, "k"); rec.State != driver.StatePending {
 		t.Errorf("state = %v, want pending", rec.State)
 	}
 	retire := []string{"--json", "store", "retire", "d", "--by", "alice", "--no-zookeeper"}
@@ -150,11 +151,11 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	if got := resolveExits(t, env, exitUsage, "k", "--not-applied"); !strings.Contains(got.stderr, "--no-zookeeper") {
 		t.Errorf("without a word on ZooKeeper: %q", got.stderr)
 	}
-	if rec := stateOf(t, store, "k"); rec.State != idem.StatePending {
+	if rec := stateOf(t, store, "k"); rec.State != driver.StatePending {
 		t.Errorf("state = %v, want pending", rec.State)
 	}
 	resolveExits(t, env, 0, "k", "--not-applied", "--no-zookeeper")
-	if rec := stateOf(t, store, "k"); rec.State != idem.StateReleased {
+	if rec := stateOf(t, store, "k"); rec.State != driver.StateReleased {
 		t.Errorf("state = %v, want released", rec.State)
 	}
 }
@@ -163,13 +164,13 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 func TestResolveOfAnotherAttempt(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
-	settle(t, store, "k", idem.StateReleased, nil)
-	settle(t, store, "k", idem.StateUnknown, nil)
+	settle(t, store, "k", driver.StateReleased, nil)
+	settle(t, store, "k", driver.StateUnknown, nil)
 	got := resolveExits(t, env, exitNothing, "k", "--not-applied", "--attempt", "1")
 	if !strings.Contains(got.stderr, "attempt 1 ") || !strings.Contains(got.stderr, "attempt 2 is") {
 		t.Errorf("of an attempt that is over: %q", got.stderr)
 	}
-	if rec := stateOf(t, store, "k"); rec.State != idem.StateUnknown {
+	if rec := stateOf(t, store, "k"); rec.State != driver.StateUnknown {
 		t.Errorf("state = %v, want unknown", rec.State)
 	}
 	resolveExits(t, env, 0, "k", "--not-applied", "--attempt", "2")
@@ -189,10 +190,10 @@ func TestResolveOfAnAttemptThatWasReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer locker.Close(t.Context())
-	id, v := idem.NewKeyID("m", "k"), &verdict{decision: idem.Decision{By: "alice"}, resultTTL: time.Hour, keyTTL: time.Hour}
+	id, v := idem.NewKeyID("m", "k"), &verdict{decision: driver.Decision{By: "alice"}, resultTTL: time.Hour, keyTTL: time.Hour}
 	lease := beginUnder(t, store, locker, "k")
 	looked := stateOf(t, store, "k")
-	s, err := store.Settle(t.Context(), id, idem.Settlement{Attempt: looked.Attempt, ID: looked.Attempt.Nonce, State: idem.StateReleased, KeyTTL: time.Hour})
+	s, err := store.Settle(t.Context(), id, driver.Settlement{Attempt: looked.Attempt, ID: looked.Attempt.Nonce, State: driver.StateReleased, KeyTTL: time.Hour})
 	if err != nil || !s.Settled {
 		t.Fatalf("Settle = %+v, %v", s, err)
 	}
@@ -209,7 +210,7 @@ func TestResolveOfAnAttemptThatWasReplaced(t *testing.T) {
 			t.Errorf("decision = %v, want that another attempt is open", err)
 		}
 	}
-	if rec := stateOf(t, store, "k"); rec.State != idem.StatePending || rec.Attempt.Number != 2 {
+	if rec := stateOf(t, store, "k"); rec.State != driver.StatePending || rec.Attempt.Number != 2 {
 		t.Errorf("record = %+v, want the second attempt pending", rec)
 	}
 }
@@ -235,13 +236,13 @@ func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
 		if got := resolveExits(t, plain, exitFailed, string(key), "--applied", answerFile(t, paid)); !strings.Contains(got.stderr, "give --response-keys") {
 			t.Errorf("without keys: %q", got.stderr)
 		}
-		if rec := stateOf(t, store, key); rec.State != idem.StateUnknown {
+		if rec := stateOf(t, store, key); rec.State != driver.StateUnknown {
 			t.Errorf("state = %v, want unknown", rec.State)
 		}
 	}
-	settle(t, encrypted, "by-its-response", idem.StateUnknown, &idem.Response{Status: 503, Body: []byte("b")})
+	settle(t, encrypted, "by-its-response", driver.StateUnknown, &idem.Response{Status: 503, Body: []byte("b")})
 	refused("by-its-response")
-	settle(t, store, "by-declaration", idem.StateUnknown, nil)
+	settle(t, store, "by-declaration", driver.StateUnknown, nil)
 	if err := store.DeclareSealed(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -261,13 +262,13 @@ func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
 
 // wantResolvedUnder checks a lock service. A running holder is not overruled, and an
 // attempt of a dead one is resolved.
-func wantResolvedUnder(t *testing.T, env map[string]string, s idem.Store, l idem.Locker) {
+func wantResolvedUnder(t *testing.T, env map[string]string, s driver.Store, l driver.Locker) {
 	t.Helper()
 	lease := beginUnder(t, s, l, "k")
 	if got := resolveExits(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(got.stderr, "is held") {
 		t.Errorf("while it runs: %q", got.stderr)
 	}
-	if rec := stateOf(t, s, "k"); rec.State != idem.StatePending {
+	if rec := stateOf(t, s, "k"); rec.State != driver.StatePending {
 		t.Errorf("state = %v, want pending", rec.State)
 	}
 	domain, compared := lease.Fence().Domain, []string{}
@@ -283,7 +284,7 @@ func wantResolvedUnder(t *testing.T, env map[string]string, s idem.Store, l idem
 	if got := resolveExits(t, env, 0, "k", "--applied", answerFile(t, paid)); got.stderr != "" {
 		t.Errorf("afterwards it says %q", got.stderr)
 	}
-	if rec := stateOf(t, s, "k"); rec.State != idem.StateCompleted || rec.Response.Status != 201 {
+	if rec := stateOf(t, s, "k"); rec.State != driver.StateCompleted || rec.Response.Status != 201 {
 		t.Errorf("record = %+v", rec)
 	}
 }
@@ -327,7 +328,7 @@ func TestResolveUnderZooKeeperLock(t *testing.T) {
 			t.Errorf("without ZooKeeper: %q", got.stderr)
 		}
 	}
-	s, err := store.Settle(t.Context(), idem.NewKeyID("m", "pending"), idem.Settlement{Attempt: rec.Attempt, ID: rec.Attempt.Nonce, State: idem.StateUnknown})
+	s, err := store.Settle(t.Context(), idem.NewKeyID("m", "pending"), driver.Settlement{Attempt: rec.Attempt, ID: rec.Attempt.Nonce, State: driver.StateUnknown})
 	if err != nil || !s.Settled {
 		t.Fatalf("Settle = %+v, %v", s, err)
 	}

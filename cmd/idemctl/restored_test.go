@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -40,7 +42,7 @@ func threeServers(t *testing.T) ensembleWithBackup {
 // service is one instance of a service.
 type service struct {
 	*testing.T
-	store   idem.Store
+	store   driver.Store
 	cfg     zookeeper.Config
 	renewed atomic.Int32
 	paid    atomic.Int32
@@ -54,8 +56,8 @@ func (s *service) open() (*zookeeper.Client, *idem.Engine) {
 		s.Fatal(err)
 	}
 	s.Cleanup(client.Abandon)
-	engine, err := idem.New(client.Locker(), s.store, idem.WithObserver(func(_ context.Context, ev idem.Event) {
-		if ev.Type == idem.EventDomainRenewed {
+	engine, err := idem.New(client.Locker(), s.store, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+		if ev.Type == telemetry.EventDomainRenewed {
 			s.renewed.Add(1)
 		}
 	}))
@@ -71,7 +73,7 @@ func (s *service) do(e *idem.Engine, key string, h idem.Handler) (idem.Result, e
 	s.Helper()
 	for end := time.Now().Add(30 * time.Second); ; {
 		res, err := e.Do(s.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "m", Key: idem.Key(key), Policy: &s.policy,
-			Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "test") }}, h)
+			Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "test") }}, h)
 		if refusal, ok := errors.AsType[*idem.Refusal](err); !ok || refusal.Code != idem.CodeUnavailable || time.Now().After(end) {
 			return res, err
 		}
@@ -96,7 +98,7 @@ func (s *service) wantPaid(e *idem.Engine, key string, replayed bool) {
 type survivor struct {
 	*service
 	client      *zookeeper.Client
-	back, taken idem.Lease
+	back, taken driver.Lease
 }
 
 func (s *service) livesOn() *survivor {
@@ -127,17 +129,17 @@ func (s *survivor) wantNothingHeld(another *zookeeper.Client) {
 	case <-s.taken.Done():
 	case <-time.After(30 * time.Second):
 	}
-	if err := s.taken.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		s.Fatalf("Err() = %v of a lock that the servers have forgotten, want %v", err, idem.ErrLeaseLost)
+	if err := s.taken.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		s.Fatalf("Err() = %v of a lock that the servers have forgotten, want %v", err, driver.ErrLeaseLost)
 	}
 	s.locks(another, "given-back").ReleaseInBackground()
 }
 
 // locks takes the lock of a key, as soon as the servers are there and it is free.
-func (s *service) locks(client *zookeeper.Client, key idem.Key) idem.Lease {
+func (s *service) locks(client *zookeeper.Client, key idem.Key) driver.Lease {
 	s.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		lease, err := client.Locker().TryAcquire(s.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m", key), Nonce: idem.NewNonce()})
+		lease, err := client.Locker().TryAcquire(s.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m", key), Nonce: driver.NewNonce()})
 		if err == nil {
 			return lease
 		}

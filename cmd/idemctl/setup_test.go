@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
@@ -49,32 +50,32 @@ func openStore(t *testing.T, opts ...redisstore.Option) (*redisstore.Store, *tes
 }
 
 // begin starts an attempt for a key of scope "m". settle also settles it.
-func begin(t *testing.T, s idem.Store, key idem.Key) idem.Attempt {
+func begin(t *testing.T, s driver.Store, key idem.Key) driver.Attempt {
 	t.Helper()
 	return beginFor(t, s, key, 0, time.Hour)
 }
 
 // beginFor starts an attempt on a route with these times.
-func beginFor(t *testing.T, s idem.Store, key idem.Key, resultTTL, keyTTL time.Duration) idem.Attempt {
+func beginFor(t *testing.T, s driver.Store, key idem.Key, resultTTL, keyTTL time.Duration) driver.Attempt {
 	t.Helper()
 	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	fence := idem.Fence{Domain: "d", Token: 7 + uint64(stateOf(t, s, key).Attempt.Number)}
-	got, err := s.Begin(t.Context(), idem.NewKeyID("m", key), idem.BeginRequest{Route: "POST /pay",
-		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp, ResultTTL: resultTTL, KeyTTL: keyTTL})
+	fence := driver.Fence{Domain: "d", Token: 7 + uint64(stateOf(t, s, key).Attempt.Number)}
+	got, err := s.Begin(t.Context(), idem.NewKeyID("m", key), driver.BeginRequest{Route: "POST /pay",
+		Fence: fence, Nonce: driver.NewNonce(), Fingerprint: fp, ResultTTL: resultTTL, KeyTTL: keyTTL})
 	if err != nil || !got.Begun {
 		t.Fatalf("Begin = %+v, %v", got, err)
 	}
 	return got.Record.Attempt
 }
 
-func settle(t *testing.T, s idem.Store, key idem.Key, state idem.State, r *idem.Response) {
+func settle(t *testing.T, s driver.Store, key idem.Key, state driver.State, r *idem.Response) {
 	t.Helper()
 	a := begin(t, s, key)
-	got, err := s.Settle(t.Context(), idem.NewKeyID("m", key), idem.Settlement{Attempt: a, ID: a.Nonce, State: state,
-		Response: r, ResultTTL: time.Hour, KeyTTL: time.Hour})
+	got, err := s.Settle(t.Context(), idem.NewKeyID("m", key), driver.Settlement{Attempt: a, ID: a.Nonce, State: state,
+		Response: (*driver.Response)(r), ResultTTL: time.Hour, KeyTTL: time.Hour})
 	if err != nil || !got.Settled {
 		t.Fatalf("Settle = %+v, %v", got, err)
 	}
@@ -91,10 +92,10 @@ func showJSON(t *testing.T, env map[string]string, args ...string) row {
 }
 
 // awaitAge waits until a record is so old by the store's clock.
-func awaitAge(t *testing.T, s idem.Store, age time.Duration) {
+func awaitAge(t *testing.T, s driver.Store, age time.Duration) {
 	t.Helper()
 	for {
-		page, err := s.ListOpen(t.Context(), idem.OpenQuery{OlderThan: age})
+		page, err := s.ListOpen(t.Context(), driver.OpenQuery{OlderThan: age})
 		list := page.Records
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +129,7 @@ func resolveExits(t *testing.T, env map[string]string, want int, args ...string)
 }
 
 // stateOf a key of scope m.
-func stateOf(t *testing.T, s idem.Store, key idem.Key) idem.Record {
+func stateOf(t *testing.T, s driver.Store, key idem.Key) driver.Record {
 	t.Helper()
 	rec, err := s.Get(t.Context(), idem.NewKeyID("m", key))
 	if err != nil {
@@ -138,10 +139,10 @@ func stateOf(t *testing.T, s idem.Store, key idem.Key) idem.Record {
 }
 
 // beginUnder starts an attempt under a lease.
-func beginUnder(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Lease {
+func beginUnder(t *testing.T, s driver.Store, l driver.Locker, key idem.Key) driver.Lease {
 	t.Helper()
 	id := idem.NewKeyID("m", key)
-	lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func beginUnder(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Le
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Begin(t.Context(), id, idem.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+	got, err := s.Begin(t.Context(), id, driver.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
 	if err != nil || !got.Begun {
 		t.Fatalf("Begin = %+v, %v", got, err)
 	}

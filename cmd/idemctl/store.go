@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
@@ -197,7 +197,7 @@ func noZooKeeperFlag(cmd *cobra.Command, to *bool) {
 
 var errBothWays = wrongUse("--zookeeper (or IDEMCTL_ZOOKEEPER) and --no-zookeeper contradict each other")
 
-func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error {
+func (a *app) retire(ctx context.Context, domain string, d driver.Decision) error {
 	b, err := a.openBackends(ctx, need{ensemble: true})
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 		return err
 	}
 	pending := 0
-	err = eachOpen(ctx, b.store, idem.OpenQuery{State: idem.StatePending, Limit: openPage}, func(r *idem.OpenRecord) bool {
+	err = eachOpen(ctx, b.store, driver.OpenQuery{State: driver.StatePending, Limit: openPage}, func(r *driver.OpenRecord) bool {
 		if r.Record.Attempt.Fence.Domain == domain {
 			pending++
 		}
@@ -233,7 +233,7 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 
 // checkDead refuses a domain that is alive.
 func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
-	if domain == idem.JoinedDomain {
+	if domain == driver.JoinedDomain {
 		return fmt.Errorf("%s is the domain of joined transactions, which end with their database: it has no locks and was not retired", domain)
 	}
 	if b.zookeeper != nil && ofEnsemble(domain, b.zookeeper.Domain()) {
@@ -259,7 +259,7 @@ func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
 // so with their next request, which may not have come yet.
 func (a *app) renewDomain(ctx context.Context, b *backends) (renewed bool, err error) {
 	fences := map[string]uint64{}
-	err = eachOpen(ctx, b.store, idem.OpenQuery{Limit: openPage}, func(r *idem.OpenRecord) bool {
+	err = eachOpen(ctx, b.store, driver.OpenQuery{Limit: openPage}, func(r *driver.OpenRecord) bool {
 		fence := r.Record.Attempt.Fence
 		fences[fence.Domain] = max(fences[fence.Domain], fence.Token)
 		return true
@@ -288,7 +288,7 @@ func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error
 		return err
 	}
 	var last time.Time
-	err = eachOpen(ctx, b.store, idem.OpenQuery{State: idem.StatePending, Limit: openPage}, func(r *idem.OpenRecord) bool {
+	err = eachOpen(ctx, b.store, driver.OpenQuery{State: driver.StatePending, Limit: openPage}, func(r *driver.OpenRecord) bool {
 		// An unreadable record may be of this domain.
 		if (r.Err != nil || r.Record.Attempt.Fence.Domain == domain) && r.Record.Started.After(last) {
 			last = r.Record.Started
@@ -311,7 +311,7 @@ const openPage = 1000
 // eachOpen calls f with every open record of a query, oldest first, and with the
 // unreadable ones, until f returns false. q.Limit is the size of a page. If a part of the store does not
 // answer, f gets the records of the others, and eachOpen returns an error in the end.
-func eachOpen(ctx context.Context, store idem.Store, q idem.OpenQuery, f func(*idem.OpenRecord) bool) (failed error) {
+func eachOpen(ctx context.Context, store driver.Store, q driver.OpenQuery, f func(*driver.OpenRecord) bool) (failed error) {
 	for {
 		found, err := store.ListOpen(ctx, q)
 		failed = cmp.Or(failed, err)

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // Services without ZooKeeper are refused after a jump of Redis's clock, also when they are started again. The
@@ -37,14 +37,14 @@ func TestJumpIsAcceptedWithoutZooKeeper(t *testing.T) {
 	}
 	begin(t, running, "before")
 	server.StepClock(25 * time.Hour)
-	for end := time.Now().Add(30 * time.Second); !errors.Is(running.Ping(t.Context()), idem.ErrStoreLost); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !errors.Is(running.Ping(t.Context()), driver.ErrStoreLost); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the store does not notice the jump")
 		}
 	}
 	server.StepClock(0)
-	if err := open().Ping(t.Context()); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Ping() of a service that starts now = %v, want %v", err, idem.ErrStoreLost)
+	if err := open().Ping(t.Context()); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Ping() of a service that starts now = %v, want %v", err, driver.ErrStoreLost)
 	}
 	if got := idemctl(t, env, accept[:2]...); got.code != exitUsage || !strings.Contains(got.stderr, "--no-zookeeper") {
 		t.Errorf("store accept without the word that there is no ZooKeeper: %+v, want exit code %d", got, exitUsage)

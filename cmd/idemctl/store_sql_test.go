@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -161,8 +161,8 @@ func TestCommandsWorkWithTheRightsOfTheirRole(t *testing.T) {
 			return
 		}
 		s := migratedStore(t, name)
-		settle(t, s, "doubtful", idem.StateUnknown, nil)
-		settle(t, s, "other", idem.StateUnknown, nil)
+		settle(t, s, "doubtful", driver.StateUnknown, nil)
+		settle(t, s, "other", driver.StateUnknown, nil)
 		_, operator := as(t, name, "operator")
 		env := map[string]string{"IDEMCTL_DATABASE": operator}
 		for _, args := range [][]string{

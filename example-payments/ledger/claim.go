@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -151,7 +151,7 @@ func watch(conn *sql.Conn) *sessionLock {
 
 // discard closes a connection, which frees its locks.
 func discard(conn *sql.Conn) {
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	_ = conn.Close()
 }
 

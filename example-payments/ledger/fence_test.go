@@ -6,7 +6,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 )
 
@@ -14,19 +14,19 @@ import (
 func TestFence(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
-		wantPaid := func(op string, f idem.Fence) {
+		wantPaid := func(op string, f driver.Fence) {
 			t.Helper()
 			if _, err := pay(t, l, op, f); err != nil {
 				t.Errorf("Pay(%q) under %v = %v", op, f, err)
 			}
 		}
-		wantFenced := func(op string, f idem.Fence) {
+		wantFenced := func(op string, f driver.Fence) {
 			t.Helper()
 			if _, err := pay(t, l, op, f); !errors.Is(err, payments.ErrFenced) {
 				t.Errorf("Pay(%q) under %v = %v, want ErrFenced", op, f, err)
 			}
 		}
-		wantFound := func(op string, f, doubt idem.Fence, want bool) {
+		wantFound := func(op string, f, doubt driver.Fence, want bool) {
 			t.Helper()
 			if found, err := settle(t, l, op, f, doubt); err != nil || (found != nil) != want {
 				t.Errorf("Settle(%q) under %v = %v, %v, want a payment: %v", op, f, found, err, want)
@@ -75,7 +75,7 @@ func TestFencesOfEarlierBuildsCount(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := open(t, dsn, ledger.Shared)
-			for op, f := range map[string]idem.Fence{"op": fence("b", 8), "op 2": fence("a", 10)} {
+			for op, f := range map[string]driver.Fence{"op": fence("b", 8), "op 2": fence("a", 10)} {
 				if _, err := pay(t, l, op, f); !errors.Is(err, payments.ErrFenced) {
 					t.Errorf("Pay(%q) under %v = %v, want ErrFenced", op, f, err)
 				}
@@ -89,7 +89,7 @@ func TestFencesOfEarlierBuildsCount(t *testing.T) {
 
 func TestFenceThatCannotBeComparedIsRefused(t *testing.T) {
 	l := open(t, "", ledger.Exclusive)
-	for _, f := range []idem.Fence{{}, fence("", 1), fence("a", 0), fence("a", 1<<63)} {
+	for _, f := range []driver.Fence{{}, fence("", 1), fence("a", 0), fence("a", 1<<63)} {
 		if _, err := pay(t, l, "op", f); err == nil {
 			t.Errorf("Pay under %+v = nil, want an error", f)
 		}

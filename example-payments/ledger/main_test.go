@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -110,19 +111,21 @@ func ctx(t *testing.T) context.Context {
 }
 
 // pay makes a payment of 100 from alice to bob under a fence.
-func pay(t *testing.T, l *ledger.Ledger, op string, f idem.Fence) (payments.Payment, error) {
+func pay(t *testing.T, l *ledger.Ledger, op string, f driver.Fence) (payments.Payment, error) {
 	t.Helper()
 	p := payments.NewPayment(op, payments.Order{From: "alice", To: "bob", Amount: 100, Currency: "USD", Note: op}, time.Now())
 	return p, l.Pay(ctx(t), merchant, p, f)
 }
 
 // settle looks for a payment as a resolver does.
-func settle(t *testing.T, l *ledger.Ledger, op string, f, doubt idem.Fence) (*payments.Payment, error) {
+func settle(t *testing.T, l *ledger.Ledger, op string, f, doubt driver.Fence) (*payments.Payment, error) {
 	t.Helper()
-	return l.Settle(ctx(t), idem.Interrupted{OperationID: op, Fence: f, Attempt: idem.Attempt{Fence: doubt}})
+	return l.Settle(ctx(t), idem.Interrupted{OperationID: op, Fence: f, Attempt: driver.Attempt{Fence: doubt}})
 }
 
-func fence(domain string, token uint64) idem.Fence { return idem.Fence{Domain: domain, Token: token} }
+func fence(domain string, token uint64) driver.Fence {
+	return driver.Fence{Domain: domain, Token: token}
+}
 
 func paymentCount(t *testing.T, l *ledger.Ledger) int {
 	t.Helper()

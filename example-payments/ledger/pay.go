@@ -9,6 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/fence"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -16,7 +17,7 @@ import (
 // money. It stays raised when the payment is refused for want of an account or of
 // money. Otherwise an earlier holder could make the payment after a later one has
 // answered with the refusal.
-func (l *Ledger) Pay(ctx context.Context, merchant string, p payments.Payment, f idem.Fence) error {
+func (l *Ledger) Pay(ctx context.Context, merchant string, p payments.Payment, f driver.Fence) error {
 	var refused error
 	err := l.inTx(ctx, func(tx *sql.Tx) (err error) {
 		if err := l.fences.Raise(ctx, tx, p.OperationID, f); err != nil {
@@ -60,7 +61,7 @@ func failed(what string, err error) error {
 type Joined struct{ *Ledger }
 
 // Pay implements [payments.Ledger].
-func (j Joined) Pay(ctx context.Context, merchant string, p payments.Payment, _ idem.Fence) error {
+func (j Joined) Pay(ctx context.Context, merchant string, p payments.Payment, _ driver.Fence) error {
 	tx, err := sqlstore.Tx(ctx)
 	if err != nil {
 		return failed("pay", err)

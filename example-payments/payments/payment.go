@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // StatusSucceeded is the status of every payment in the ledger.
@@ -71,7 +72,7 @@ type Ledger interface {
 	// ErrFenced and changes nothing if the fence is below the stored one, or of a
 	// replaced lock domain. In joined mode there is no fence, and the transaction is
 	// that of the request.
-	Pay(ctx context.Context, merchant string, p Payment, fence idem.Fence) error
+	Pay(ctx context.Context, merchant string, p Payment, fence driver.Fence) error
 
 	// Settle raises the stored fence of the operation and looks for the
 	// operation's payment, in one transaction. If the attempt in doubt ran in
@@ -153,7 +154,7 @@ func CodeOf(ctx context.Context, err error) (code idem.Code, detail string) {
 		return idem.Code(CodeLedgerUnavailable), "The ledger did not answer. It is not known yet whether the payment was made; send it again with the same key."
 	}
 	code = idem.CodeUnavailable
-	if errors.Is(err, ErrFenced) || errors.Is(err, idem.ErrLeaseLost) {
+	if errors.Is(err, ErrFenced) || errors.Is(err, driver.ErrLeaseLost) {
 		code = idem.CodeOwnershipLost
 	}
 	return code, code.Detail()

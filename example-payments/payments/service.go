@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // ledgerTimeout bounds the ledger's transaction, so that a handler ends even if the database
@@ -37,7 +38,7 @@ type Service struct {
 // Pay makes a payment for a merchant. ctx comes from an execution by an
 // [idem.Engine]. An [*Error] means that the payment was refused. After any other
 // error the payment may or may not have been made. Such an error wraps [ErrFenced],
-// [idem.ErrLeaseLost] or [idem.ErrUnavailable] if that is the reason.
+// [driver.ErrLeaseLost] or [driver.ErrUnavailable] if that is the reason.
 func (s *Service) Pay(ctx context.Context, merchant string, o Order) (Payment, error) {
 	x, ok := idem.FromContext(ctx)
 	if !ok {
@@ -71,7 +72,7 @@ func (s *Service) Pay(ctx context.Context, merchant string, o Order) (Payment, e
 
 // write is the irreversible step. It must end while the lease is trusted. The
 // ledger's fence protects the money if the process pauses in the middle.
-func (s *Service) write(ctx context.Context, merchant string, p Payment, f idem.Fence, left time.Duration) error {
+func (s *Service) write(ctx context.Context, merchant string, p Payment, f driver.Fence, left time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, min(left, ledgerTimeout))
 	defer cancel()
 	err := s.Ledger.Pay(bounded, merchant, p, f)

@@ -26,8 +26,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -142,7 +143,7 @@ type hooked struct {
 	ping   func(context.Context) error
 }
 
-func (h *hooked) Pay(ctx context.Context, merchant string, p payments.Payment, f idem.Fence) error {
+func (h *hooked) Pay(ctx context.Context, merchant string, p payments.Payment, f driver.Fence) error {
 	if h.before != nil {
 		if err := h.before(ctx); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // gate stops its callers until it is opened.
@@ -23,7 +24,7 @@ func (g gate) pass(context.Context) error {
 	return nil
 }
 
-func keyID(key string) idem.KeyID { return idem.NewKeyID("merchant_demo", idem.Key(key)) }
+func keyID(key string) driver.KeyID { return idem.NewKeyID("merchant_demo", idem.Key(key)) }
 
 func TestDuplicateWhileTheFirstRuns(t *testing.T) {
 	for _, wait := range []time.Duration{0, 20 * time.Second} {

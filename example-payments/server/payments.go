@@ -102,7 +102,7 @@ func (s *Server) getPayment(c *gin.Context) {
 	s.answer(c, p, err)
 }
 
-// operationID is the form of [idem.KeyID.OperationID].
+// operationID is the form of [driver.KeyID.OperationID].
 var operationID = regexp.MustCompile(`^op_[0-9a-f]{32}$`)
 
 func (s *Server) listPayments(c *gin.Context) {

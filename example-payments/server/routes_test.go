@@ -8,7 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 func TestWithoutAPIKeyNothingIsServed(t *testing.T) {
@@ -120,11 +120,11 @@ type deaf struct{ payments.Ledger }
 func (deaf) Ping(context.Context) error { return errors.New("gone") }
 
 // down is a store that cannot be reached.
-type down struct{ idem.Store }
+type down struct{ driver.Store }
 
-func (down) Ping(context.Context) error { return idem.ErrUnavailable }
-func (down) Get(context.Context, idem.KeyID) (idem.Record, error) {
-	return idem.Record{}, idem.ErrUnavailable
+func (down) Ping(context.Context) error { return driver.ErrUnavailable }
+func (down) Get(context.Context, driver.KeyID) (driver.Record, error) {
+	return driver.Record{}, driver.ErrUnavailable
 }
 
 func TestNotReadyWhileSomethingIsUnreachable(t *testing.T) {

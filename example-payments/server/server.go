@@ -104,18 +104,18 @@ func (s *Server) get(path string, page gin.HandlerFunc) {
 // routes sets up the routes that need an API key.
 func (s *Server) routes(v1 *gin.RouterGroup) error {
 	described := idemgin.WithDocumentation(documentation)
-	clientKey, err := idemgin.New(s.cfg.Engine, s.policy(idem.ClientKey), described)
+	clientKey, err := idemgin.New(s.cfg.Engine, s.policy(false), described)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	issuedToken, err := idemgin.New(s.cfg.Engine, s.policy(idem.IssuedToken), described)
+	issuedToken, err := idemgin.New(s.cfg.Engine, s.policy(true), described)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	v1.POST("/payments", s.readOrder, s.received, s.mayCrash, s.logAnswered, clientKey, s.pay)
 	v1.POST("/trades", s.readOrder, s.logAnswered, issuedToken, s.pay)
-	v1.POST("/tokens", idemgin.TokenHandler(s.cfg.Engine, s.policy(idem.IssuedToken), idem.DefaultTokenTTL, described))
-	v1.GET("/idempotency", idemgin.StatusHandler(s.cfg.Engine, s.policy(idem.ClientKey), described))
+	v1.POST("/tokens", idemgin.TokenHandler(s.cfg.Engine, s.policy(true), idem.DefaultTokenTTL, described))
+	v1.GET("/idempotency", idemgin.StatusHandler(s.cfg.Engine, s.policy(false), described))
 	v1.GET("/timeline", s.live)
 	v1.GET("/payments", s.listPayments)
 	v1.GET("/payments/:id", s.getPayment)
@@ -124,8 +124,8 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 	return nil
 }
 
-func (s *Server) policy(kind idem.KeyKind) idem.Policy {
-	return idem.Policy{Scope: payments.Scope, Kind: kind, DuplicateWait: s.cfg.Wait, InDoubt: idem.AskResolver(s.cfg.Resolver)}
+func (s *Server) policy(issued bool) idem.Policy {
+	return idem.Policy{Scope: payments.Scope, IssuedTokens: issued, DuplicateWait: s.cfg.Wait, InDoubt: idem.AskResolver(s.cfg.Resolver)}
 }
 
 // ServeHTTP implements [http.Handler].

@@ -19,8 +19,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // bench holds the parts that instances of the service share.
 type bench struct {
 	locker *memorylock.Locker
-	store  idem.Store
+	store  driver.Store
 	ledger *hooked
 	sql    *ledger.Ledger
 }
@@ -107,7 +108,7 @@ type hooked struct {
 	after  func(context.Context) error // an error: paid, but not told so
 }
 
-func (h *hooked) Pay(ctx context.Context, merchant string, p payments.Payment, f idem.Fence) error {
+func (h *hooked) Pay(ctx context.Context, merchant string, p payments.Payment, f driver.Fence) error {
 	if h.before != nil {
 		if err := h.before(ctx); err != nil {
 			return err

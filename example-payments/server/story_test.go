@@ -7,9 +7,11 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
-func keyOf(merchant string, n int) idem.KeyID {
+func keyOf(merchant string, n int) driver.KeyID {
 	return idem.NewKeyID(merchant, idem.Key(rune('a'+n%26))+idem.Key(rune('a'+n/26)))
 }
 
@@ -99,7 +101,7 @@ func TestTimelineAwaitsItsPages(t *testing.T) {
 // What happens without a request, such as a pass of the sweeper, tells of known keys only.
 func TestTimelineWithoutAMerchant(t *testing.T) {
 	timeline, id := NewTimeline(), keyOf("m", 0)
-	ev := idem.Event{Type: idem.EventUnknown, KeyID: id}
+	ev := telemetry.Event{Type: telemetry.EventUnknown, KeyID: id}
 	timeline.Observe(t.Context(), ev)
 	if len(timeline.stories) != 0 {
 		t.Error("an event without a merchant began a story")
@@ -113,24 +115,24 @@ func TestTimelineWithoutAMerchant(t *testing.T) {
 
 // The timeline says what became of the money, who decided it, and why a request was refused.
 func TestTimelineTellsTheTruth(t *testing.T) {
-	joined := idem.Attempt{Number: 1, Fence: idem.Fence{Domain: idem.JoinedDomain}}
-	locked := idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "d", Token: 7}}
+	joined := driver.Attempt{Number: 1, Fence: driver.Fence{Domain: driver.JoinedDomain}}
+	locked := driver.Attempt{Number: 1, Fence: driver.Fence{Domain: "d", Token: 7}}
 	for name, tt := range map[string]struct {
 		steps []string // of the charge, before the event
-		fence idem.Fence
-		ev    idem.Event
+		fence driver.Fence
+		ev    telemetry.Event
 		want  string
 	}{
-		"begun, joined":           {nil, idem.Fence{}, idem.Event{Type: idem.EventBegun, Attempt: joined}, "attempt 1 is noted in the same transaction"},
-		"stored, joined":          {[]string{"before-ledger", "after-ledger"}, idem.Fence{}, idem.Event{Type: idem.EventCompleted, Attempt: joined}, "payment and answer commit together"},
-		"refusal stored, joined":  {[]string{"before-ledger", "after-ledger", "before-ledger"}, idem.Fence{}, idem.Event{Type: idem.EventCompleted, Attempt: joined}, "the answer is stored"},
-		"released, joined":        {[]string{"before-ledger", "after-ledger"}, idem.Fence{}, idem.Event{Type: idem.EventReleased, Attempt: joined}, "the database rolled back: nothing was charged"},
-		"stored":                  {[]string{"before-ledger", "after-ledger"}, locked.Fence, idem.Event{Type: idem.EventCompleted, Attempt: locked}, "the answer is stored"},
-		"released":                {[]string{"before-ledger"}, locked.Fence, idem.Event{Type: idem.EventReleased, Attempt: locked}, "nothing happened, so the next request may run"},
-		"decided by the resolver": {nil, locked.Fence, idem.Event{Type: idem.EventResolved, State: idem.StateCompleted, By: "resolver"}, "the ledger was asked: the money has moved"},
-		"decided by an operator":  {nil, locked.Fence, idem.Event{Type: idem.EventResolved, State: idem.StateReleased, By: "ops"}, "ops decided: no money has moved"},
-		"refused, first runs":     {nil, locked.Fence, idem.Event{Type: idem.EventRefused, Code: idem.CodeInProgress}, "the first one still runs (in-progress)"},
-		"refused, rare":           {nil, locked.Fence, idem.Event{Type: idem.EventRefused, Code: idem.CodeOwnershipLost}, "Ownership was lost (ownership-lost)"},
+		"begun, joined":           {nil, driver.Fence{}, telemetry.Event{Type: telemetry.EventBegun, Attempt: joined}, "attempt 1 is noted in the same transaction"},
+		"stored, joined":          {[]string{"before-ledger", "after-ledger"}, driver.Fence{}, telemetry.Event{Type: telemetry.EventCompleted, Attempt: joined}, "payment and answer commit together"},
+		"refusal stored, joined":  {[]string{"before-ledger", "after-ledger", "before-ledger"}, driver.Fence{}, telemetry.Event{Type: telemetry.EventCompleted, Attempt: joined}, "the answer is stored"},
+		"released, joined":        {[]string{"before-ledger", "after-ledger"}, driver.Fence{}, telemetry.Event{Type: telemetry.EventReleased, Attempt: joined}, "the database rolled back: nothing was charged"},
+		"stored":                  {[]string{"before-ledger", "after-ledger"}, locked.Fence, telemetry.Event{Type: telemetry.EventCompleted, Attempt: locked}, "the answer is stored"},
+		"released":                {[]string{"before-ledger"}, locked.Fence, telemetry.Event{Type: telemetry.EventReleased, Attempt: locked}, "nothing happened, so the next request may run"},
+		"decided by the resolver": {nil, locked.Fence, telemetry.Event{Type: telemetry.EventResolved, State: driver.StateCompleted, By: "resolver"}, "the ledger was asked: the money has moved"},
+		"decided by an operator":  {nil, locked.Fence, telemetry.Event{Type: telemetry.EventResolved, State: driver.StateReleased, By: "ops"}, "ops decided: no money has moved"},
+		"refused, first runs":     {nil, locked.Fence, telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeInProgress)}, "the first one still runs (in-progress)"},
+		"refused, rare":           {nil, locked.Fence, telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeOwnershipLost)}, "Ownership was lost (ownership-lost)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			timeline, id := NewTimeline(), keyOf("m", 0)
@@ -147,7 +149,7 @@ func TestTimelineTellsTheTruth(t *testing.T) {
 			if !slices.Contains(said[len(tt.steps):], tt.want) {
 				t.Errorf("the timeline says %q, want %q after %v", said, tt.want, tt.steps)
 			}
-			if written := map[bool]string{true: uncommitted, false: "the payment is written"}[tt.fence == (idem.Fence{})]; len(tt.steps) > 1 && said[1] != written {
+			if written := map[bool]string{true: uncommitted, false: "the payment is written"}[tt.fence == (driver.Fence{})]; len(tt.steps) > 1 && said[1] != written {
 				t.Errorf("the timeline says %q, want %q", said[1], written)
 			}
 		})

@@ -13,6 +13,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // Bounds of a [Timeline] for each merchant, so that no merchant takes the place of another.
@@ -33,7 +35,7 @@ type moment struct {
 // It is safe for concurrent use. Make it with [NewTimeline].
 type Timeline struct {
 	mu      sync.Mutex
-	stories map[idem.KeyID]*story
+	stories map[driver.KeyID]*story
 	shelves map[string]*shelf // by merchant
 	closed  chan struct{}
 	end     sync.Once
@@ -47,7 +49,7 @@ type shelf struct {
 
 // story is what is known of one key.
 type story struct {
-	id      idem.KeyID
+	id      driver.KeyID
 	moments []moment
 	dropped int           // moments before the first one
 	news    chan struct{} // closed at the next moment
@@ -57,7 +59,7 @@ type story struct {
 
 // NewTimeline returns a timeline without keys.
 func NewTimeline() *Timeline {
-	return &Timeline{stories: make(map[idem.KeyID]*story), shelves: make(map[string]*shelf), closed: make(chan struct{})}
+	return &Timeline{stories: make(map[driver.KeyID]*story), shelves: make(map[string]*shelf), closed: make(chan struct{})}
 }
 
 // Close ends all live pages, so that a shutdown does not wait for them.
@@ -74,7 +76,7 @@ func (t *Timeline) shelf(merchant string) *shelf {
 }
 
 // story returns the story of a merchant's key, and begins one. The caller has the lock.
-func (t *Timeline) story(merchant string, id idem.KeyID) *story {
+func (t *Timeline) story(merchant string, id driver.KeyID) *story {
 	if s := t.stories[id]; s != nil {
 		return s
 	}
@@ -92,7 +94,7 @@ func (t *Timeline) story(merchant string, id idem.KeyID) *story {
 
 // addf tells of a moment. Without a merchant it tells only of a key that is known already, for
 // example when the sweeper settles an attempt.
-func (t *Timeline) addf(merchant string, id idem.KeyID, step, format string, args ...any) {
+func (t *Timeline) addf(merchant string, id driver.KeyID, step, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if merchant == "" && t.stories[id] == nil {
@@ -110,7 +112,7 @@ func (t *Timeline) addf(merchant string, id idem.KeyID, step, format string, arg
 
 // follow begins a stream of a merchant's key. The story stays until end is called. It returns
 // nil if the merchant has too many streams.
-func (t *Timeline) follow(merchant string, id idem.KeyID) (s *story, end func()) {
+func (t *Timeline) follow(merchant string, id driver.KeyID) (s *story, end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	mine := t.shelf(merchant)
@@ -170,7 +172,7 @@ func (t *Timeline) tell(s *story, n int) {
 const uncommitted = "the payment is written, not yet committed"
 
 // wroteLast reports whether the latest handler of a key has come as far as to write its payment.
-func (t *Timeline) wroteLast(id idem.KeyID) bool {
+func (t *Timeline) wroteLast(id driver.KeyID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.stories[id]; s != nil {
@@ -183,16 +185,16 @@ func (t *Timeline) wroteLast(id idem.KeyID) bool {
 	return false
 }
 
-// Observe is an [idem.Observer].
-func (t *Timeline) Observe(ctx context.Context, ev idem.Event) {
+// Observe is an [telemetry.Observer].
+func (t *Timeline) Observe(ctx context.Context, ev telemetry.Event) {
 	id, number, f := ev.KeyID, ev.Attempt.Number, ev.Attempt.Fence
-	if id == (idem.KeyID{}) {
+	if id == (driver.KeyID{}) {
 		return
 	}
 	addf := func(step, format string, args ...any) { t.addf(payments.MerchantOf(ctx), id, step, format, args...) }
 	taken, freed, where := fmt.Sprintf("the key is locked, fence %d", f.Token), "the lock is given back", "the token store"
 	stored, undone := "the answer is stored", "nothing happened, so the next request may run"
-	if f.Domain == idem.JoinedDomain {
+	if f.Domain == driver.JoinedDomain {
 		taken, freed, where = "the payment's transaction holds the key", "the transaction is over", "the same transaction"
 		undone = "the database rolled back: nothing was charged"
 		if t.wroteLast(id) { // a refusal, such as 402, is stored alone
@@ -200,38 +202,39 @@ func (t *Timeline) Observe(ctx context.Context, ev idem.Event) {
 		}
 	}
 	switch ev.Type {
-	case idem.EventBegun:
+	case telemetry.EventBegun:
 		addf("lock", "%s", taken)
 		addf("begin", "attempt %d is noted in %s", number, where)
-	case idem.EventCompleted:
+	case telemetry.EventCompleted:
 		addf("settle", "%s", stored)
 		addf("release", "%s", freed)
-	case idem.EventReleased:
+	case telemetry.EventReleased:
 		addf("settle", "%s", undone)
 		addf("release", "%s", freed)
-	case idem.EventUnknown:
+	case telemetry.EventUnknown:
 		addf("doubt", "attempt %d ended in doubt", number)
-	case idem.EventInterrupted:
+	case telemetry.EventInterrupted:
 		addf("doubt", "attempt %d was interrupted: its holder is gone", number)
-	case idem.EventResolved:
+	case telemetry.EventResolved:
 		who := "the ledger was asked"
-		if (idem.Decision{By: ev.By}).ByPerson() {
+		if (driver.Decision{By: ev.By}).ByPerson() {
 			who = ev.By + " decided"
 		}
 		addf("resolve", "%s: %s", who, resolved(ev.State))
-	case idem.EventUnresolved:
+	case telemetry.EventUnresolved:
 		addf("resolve", "the ledger was asked: it cannot tell")
-	case idem.EventReplayed:
+	case telemetry.EventReplayed:
 		addf("replay", "the same answer again, and nothing runs")
-	case idem.EventJoined, idem.EventWaited:
+	case telemetry.EventJoined, telemetry.EventWaited:
 		addf("replay", "a repeat waits for the first request")
-	case idem.EventRefused:
-		why, ok := refusals[ev.Code]
+	case telemetry.EventRefused:
+		code := idem.Code(ev.Code)
+		why, ok := refusals[code]
 		if !ok {
-			why = ev.Code.Title()
+			why = code.Title()
 		}
-		addf("refused", "%s (%s)", why, ev.Code)
-	case idem.EventConflict:
+		addf("refused", "%s (%s)", why, code)
+	case telemetry.EventConflict:
 		addf("doubt", "the transaction met a conflict and was rolled back")
 	}
 }
@@ -243,7 +246,7 @@ func (t *Timeline) Step(ctx context.Context, step string, x idem.Execution) {
 		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "the handler runs attempt %d", x.Attempt)
 	case "after-ledger":
 		text := "the payment is written"
-		if x.Fence == (idem.Fence{}) { // joined
+		if x.Fence == (driver.Fence{}) { // joined
 			text = uncommitted
 		}
 		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "%s", text)
@@ -258,8 +261,8 @@ var refusals = map[idem.Code]string{
 }
 
 // resolved puts the finding of the resolver into words.
-func resolved(s idem.State) string {
-	if s == idem.StateCompleted {
+func resolved(s driver.State) string {
+	if s == driver.StateCompleted {
 		return "the money has moved"
 	}
 	return "no money has moved"

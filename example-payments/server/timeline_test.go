@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // The timeline of a key tells of what was and of what comes, to its owner only.
@@ -44,7 +45,7 @@ func TestTimelineIsLive(t *testing.T) {
 	mine, other := read("demo"), read("test")
 	c.pay("k", order).wantAnswer(t, "first", 201, "")
 	want(mine, `"step":"received"`)
-	timeline.Observe(t.Context(), idem.Event{Type: idem.EventReplayed, KeyID: idem.NewKeyID("merchant_demo", "k")})
+	timeline.Observe(t.Context(), telemetry.Event{Type: telemetry.EventReplayed, KeyID: idem.NewKeyID("merchant_demo", "k")})
 	want(mine, `"step":"replay"`)
 	want(read("demo"), `"step":"received"`) // a page that comes later
 	if a := c.do("GET", "/v1/timeline", ""); a.status != 400 {

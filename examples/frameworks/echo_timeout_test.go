@@ -17,6 +17,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemecho"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -34,13 +35,13 @@ func TestEchosTimeoutIsNoticed(t *testing.T) {
 		around, inside []echo.MiddlewareFunc
 		runs           int32
 		code           string
-		event          idem.EventType
+		event          telemetry.EventType
 	}{
-		"around": {[]echo.MiddlewareFunc{timeout}, nil, 0, `"internal"`, idem.EventRefused},
-		"inside": {nil, []echo.MiddlewareFunc{timeout}, 1, `"outcome-unknown"`, idem.EventMisused},
+		"around": {[]echo.MiddlewareFunc{timeout}, nil, 0, `"internal"`, telemetry.EventRefused},
+		"inside": {nil, []echo.MiddlewareFunc{timeout}, 1, `"outcome-unknown"`, telemetry.EventMisused},
 	} {
 		var events sync.Map
-		engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, e idem.Event) { events.Store(e.Type, true) }))
+		engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, e telemetry.Event) { events.Store(e.Type, true) }))
 		if err != nil {
 			t.Fatal(err)
 		}

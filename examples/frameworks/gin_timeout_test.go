@@ -17,6 +17,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
@@ -83,8 +84,8 @@ func joinedEngine(t *testing.T, opts ...idem.Option) (*idem.Engine, *database.DB
 func ginPayments(t *testing.T, joined bool, chain func(protect gin.HandlerFunc) []gin.HandlerFunc) *payments {
 	t.Helper()
 	p := &payments{T: t, started: make(chan struct{}, 16), ends: make(chan struct{})}
-	observe := idem.WithObserver(func(_ context.Context, ev idem.Event) {
-		if ev.Type == idem.EventMisused || ev.Type == idem.EventRefused && ev.Code == idem.CodeInternal {
+	observe := idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+		if ev.Type == telemetry.EventMisused || ev.Type == telemetry.EventRefused && ev.Code == string(idem.CodeInternal) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.misuses = append(p.misuses, ev.Err)

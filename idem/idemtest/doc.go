@@ -2,12 +2,12 @@
 // injectors for tests of the engine. Backends in other modules use it too.
 //
 // [RunStore] and [RunLocker] are the suites. Each takes a harness that makes the store or
-// locker to test. The comments on [idem.Store] and [idem.Locker] are the contract.
+// locker to test. The comments on [driver.Store] and [driver.Locker] are the contract.
 // [BenchmarkStore] measures every store in the same way:
 //
 //	func TestStore(t *testing.T) {
 //		idemtest.RunStore(t, idemtest.StoreHarness{
-//			New: func(tb testing.TB) idem.Store { return mystore.New() },
+//			New: func(tb testing.TB) driver.Store { return mystore.New() },
 //		})
 //	}
 //
@@ -16,18 +16,18 @@
 //
 // # Writing a store
 //
-//  1. Read the comments on [idem.Store]. Package tokenstore/internal/rules has the same rules in
+//  1. Read the comments on [driver.Store]. Package idem/driver/rules has the same rules in
 //     Go, and memorystore and sqlstore use it. Package redisstore shows them on a server, as
 //     one script for each method that changes a record.
 //  2. Decide how a method becomes one step of the service: a script, a transaction, or a read
 //     and a conditional write in a loop. The step has to compare the whole attempt, because
 //     the service may get every request twice.
-//  3. Store more than the [idem.Record]. Abort needs the state before a pending attempt. A
+//  3. Store more than the [driver.Record]. Abort needs the state before a pending attempt. A
 //     repeated Settle is recognised by the ID of the settlement, and gets the same answer as
 //     the first.
-//  4. Give each record a version of its form. An [idem.Response] has a binary form with a
+//  4. Give each record a version of its form. An [driver.Response] has a binary form with a
 //     checksum, see its AppendBinary. If the service cannot hold a long response, Settle
-//     returns [idem.ErrResponseInvalid]. The engine then settles with the status alone.
+//     returns [driver.ErrResponseInvalid]. The engine then settles with the status alone.
 //  5. Keep the list of open records in the same step as the records, and read both from the
 //     primary. An index with a delay breaks ListOpen.
 //  6. Take the time from the service, in the step itself. An expired record counts as
@@ -39,6 +39,6 @@
 //
 // # Writing a locker
 //
-// The comments on [idem.Locker], [idem.Lease] and [idem.Fence] are the contract. Package
+// The comments on [driver.Locker], [driver.Lease] and [driver.Fence] are the contract. Package
 // memorylock is the smallest model. Run [RunLocker].
 package idemtest

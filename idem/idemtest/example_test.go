@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -17,7 +18,7 @@ import (
 func ExampleRunStore() {
 	testStore := func(t *testing.T) { // TestStore
 		idemtest.RunStore(t, idemtest.StoreHarness{
-			New: func(testing.TB) idem.Store { return memorystore.New() },
+			New: func(testing.TB) driver.Store { return memorystore.New() },
 		})
 	}
 	_ = testStore // go test runs it
@@ -27,7 +28,7 @@ func ExampleRunStore() {
 func ExampleBenchmarkStore() {
 	benchmarkStore := func(b *testing.B) { // BenchmarkStore
 		idemtest.BenchmarkStore(b, idemtest.StoreHarness{
-			New: func(testing.TB) idem.Store { return memorystore.New() },
+			New: func(testing.TB) driver.Store { return memorystore.New() },
 		})
 	}
 	_ = benchmarkStore // go test -bench runs it
@@ -37,7 +38,7 @@ func ExampleBenchmarkStore() {
 func ExampleRunLocker() {
 	testLocker := func(t *testing.T) { // TestLocker
 		idemtest.RunLocker(t, idemtest.LockerHarness{
-			New: func(*testing.T) idem.Locker { return memorylock.New() },
+			New: func(*testing.T) driver.Locker { return memorylock.New() },
 		})
 	}
 	_ = testLocker // go test runs it

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Faults fails calls, chosen by method and number. [FaultyStore] and [FaultyLocker] have one
@@ -15,7 +15,7 @@ import (
 // Methods are named as in the interface ("Begin", "TryAcquire"). Methods of a lease begin with
 // "Lease." The first call of a method on the wrapper has number 1. [Every] stands for each call
 // without a fault of its own. If a call has several faults, the last one counts. The call
-// returns err, or an error that wraps idem.ErrUnavailable if err is nil.
+// returns err, or an error that wraps driver.ErrUnavailable if err is nil.
 //
 // A method name that is not in the interface panics, because the test is wrong.
 type Faults struct {
@@ -147,7 +147,7 @@ func faultOr(err error, method, what string) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("idemtest: %s %s: %w", method, what, idem.ErrUnavailable)
+	return fmt.Errorf("idemtest: %s %s: %w", method, what, driver.ErrUnavailable)
 }
 
 // Slowed is a call that waits, now or later.

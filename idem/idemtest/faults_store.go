@@ -5,25 +5,25 @@ import (
 	"errors"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-var _ idem.Store = (*FaultyStore)(nil)
+var _ driver.Store = (*FaultyStore)(nil)
 
 // FaultyStore is a store with [Faults]. A failed call returns no result beside its error, with
 // or without effect.
 type FaultyStore struct {
 	*Faults
-	store idem.Store
+	store driver.Store
 }
 
 // NewFaultyStore wraps a store. Without faults it only counts.
-func NewFaultyStore(s idem.Store) *FaultyStore {
+func NewFaultyStore(s driver.Store) *FaultyStore {
 	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "ListOpen", "RetireDomain", "DomainRetired", "NoteFence", "HighestFence", "Ping"), store: s}
 }
 
 // Store returns the store behind the faults.
-func (f *FaultyStore) Store() idem.Store { return f.store }
+func (f *FaultyStore) Store() driver.Store { return f.store }
 
 // passing calls through f and drops the result of a failed call.
 func passing[T any](ctx context.Context, f *Faults, method string, call func(context.Context) (T, error)) (T, error) {
@@ -55,60 +55,60 @@ type answered struct{ error }
 
 func (a *answered) Unwrap() error { return a.error }
 
-// Get is [idem.Store.Get].
-func (f *FaultyStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	return passing(ctx, f.Faults, "Get", func(ctx context.Context) (idem.Record, error) { return f.store.Get(ctx, id) })
+// Get is [driver.Store.Get].
+func (f *FaultyStore) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
+	return passing(ctx, f.Faults, "Get", func(ctx context.Context) (driver.Record, error) { return f.store.Get(ctx, id) })
 }
 
-// Issue is [idem.Store.Issue].
-func (f *FaultyStore) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
-	return passing(ctx, f.Faults, "Issue", func(ctx context.Context) (idem.Record, error) { return f.store.Issue(ctx, id, ttl) })
+// Issue is [driver.Store.Issue].
+func (f *FaultyStore) Issue(ctx context.Context, id driver.KeyID, ttl time.Duration) (driver.Record, error) {
+	return passing(ctx, f.Faults, "Issue", func(ctx context.Context) (driver.Record, error) { return f.store.Issue(ctx, id, ttl) })
 }
 
-// Begin is [idem.Store.Begin].
-func (f *FaultyStore) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
-	return passing(ctx, f.Faults, "Begin", func(ctx context.Context) (idem.BeginResult, error) { return f.store.Begin(ctx, id, req) })
+// Begin is [driver.Store.Begin].
+func (f *FaultyStore) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
+	return passing(ctx, f.Faults, "Begin", func(ctx context.Context) (driver.BeginResult, error) { return f.store.Begin(ctx, id, req) })
 }
 
-// Settle is [idem.Store.Settle].
-func (f *FaultyStore) Settle(ctx context.Context, id idem.KeyID, s idem.Settlement) (idem.SettleResult, error) {
-	return passing(ctx, f.Faults, "Settle", func(ctx context.Context) (idem.SettleResult, error) { return f.store.Settle(ctx, id, s) })
+// Settle is [driver.Store.Settle].
+func (f *FaultyStore) Settle(ctx context.Context, id driver.KeyID, s driver.Settlement) (driver.SettleResult, error) {
+	return passing(ctx, f.Faults, "Settle", func(ctx context.Context) (driver.SettleResult, error) { return f.store.Settle(ctx, id, s) })
 }
 
-// Abort is [idem.Store.Abort].
-func (f *FaultyStore) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+// Abort is [driver.Store.Abort].
+func (f *FaultyStore) Abort(ctx context.Context, id driver.KeyID, req driver.BeginRequest) error {
 	return f.pass(ctx, "Abort", func(ctx context.Context) error { return f.store.Abort(ctx, id, req) })
 }
 
-// ListOpen is [idem.Store.ListOpen].
-func (f *FaultyStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
-	return passing(ctx, f.Faults, "ListOpen", func(ctx context.Context) (idem.OpenPage, error) { return f.store.ListOpen(ctx, q) })
+// ListOpen is [driver.Store.ListOpen].
+func (f *FaultyStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
+	return passing(ctx, f.Faults, "ListOpen", func(ctx context.Context) (driver.OpenPage, error) { return f.store.ListOpen(ctx, q) })
 }
 
-// RetireDomain is [idem.Store.RetireDomain].
-func (f *FaultyStore) RetireDomain(ctx context.Context, domain string, d idem.Decision) error {
+// RetireDomain is [driver.Store.RetireDomain].
+func (f *FaultyStore) RetireDomain(ctx context.Context, domain string, d driver.Decision) error {
 	return f.pass(ctx, "RetireDomain", func(ctx context.Context) error { return f.store.RetireDomain(ctx, domain, d) })
 }
 
-// DomainRetired is [idem.Store.DomainRetired].
+// DomainRetired is [driver.Store.DomainRetired].
 func (f *FaultyStore) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	return passing(ctx, f.Faults, "DomainRetired", func(ctx context.Context) (bool, error) { return f.store.DomainRetired(ctx, domain) })
 }
 
-// NoteFence is [idem.Store.NoteFence].
-func (f *FaultyStore) NoteFence(ctx context.Context, fence idem.Fence) error {
+// NoteFence is [driver.Store.NoteFence].
+func (f *FaultyStore) NoteFence(ctx context.Context, fence driver.Fence) error {
 	return f.pass(ctx, "NoteFence", func(ctx context.Context) error { return f.store.NoteFence(ctx, fence) })
 }
 
-// HighestFence is [idem.Store.HighestFence].
+// HighestFence is [driver.Store.HighestFence].
 func (f *FaultyStore) HighestFence(ctx context.Context, domain string) (uint64, error) {
 	return passing(ctx, f.Faults, "HighestFence", func(ctx context.Context) (uint64, error) { return f.store.HighestFence(ctx, domain) })
 }
 
-// Ping is [idem.Store.Ping].
+// Ping is [driver.Store.Ping].
 func (f *FaultyStore) Ping(ctx context.Context) error {
 	return f.pass(ctx, "Ping", f.store.Ping)
 }
 
-// Visibility is [idem.Store.Visibility].
-func (f *FaultyStore) Visibility() idem.Visibility { return f.store.Visibility() }
+// Visibility is [driver.Store.Visibility].
+func (f *FaultyStore) Visibility() driver.Visibility { return f.store.Visibility() }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -13,15 +13,15 @@ import (
 
 func TestFaultyStoreWithoutFaultsIsAStore(t *testing.T) {
 	idemtest.RunStore(t, idemtest.StoreHarness{
-		New: func(testing.TB) idem.Store { return idemtest.NewFaultyStore(memorystore.New()) },
+		New: func(testing.TB) driver.Store { return idemtest.NewFaultyStore(memorystore.New()) },
 	})
 }
 
 func TestFaultyStore(t *testing.T) {
-	ctx, id := context.Background(), idem.KeyID{1}
-	req := idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()}
+	ctx, id := context.Background(), driver.KeyID{1}
+	req := driver.BeginRequest{Fence: driver.Fence{Domain: "d", Token: 1}, Nonce: driver.NewNonce()}
 	setup := func() *idemtest.FaultyStore { return idemtest.NewFaultyStore(memorystore.New()) }
-	want := func(t *testing.T, f *idemtest.FaultyStore, state idem.State) {
+	want := func(t *testing.T, f *idemtest.FaultyStore, state driver.State) {
 		t.Helper()
 		if rec, err := f.Store().Get(ctx, id); err != nil || rec.State != state {
 			t.Errorf("Get(%v) = %v, %v, want %v", id, rec.State, err, state)
@@ -31,13 +31,13 @@ func TestFaultyStore(t *testing.T) {
 	t.Run("fail before", func(t *testing.T) {
 		f := setup()
 		f.FailBefore("Begin", 2, nil)
-		if _, err := f.Begin(ctx, idem.KeyID{2}, req); err != nil {
+		if _, err := f.Begin(ctx, driver.KeyID{2}, req); err != nil {
 			t.Errorf("Begin() = %v, want <nil>", err)
 		}
-		if _, err := f.Begin(ctx, id, req); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("second Begin() = %v, want %v", err, idem.ErrUnavailable)
+		if _, err := f.Begin(ctx, id, req); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("second Begin() = %v, want %v", err, driver.ErrUnavailable)
 		}
-		want(t, f, idem.StateNone)
+		want(t, f, driver.StateNone)
 		if _, err := f.Begin(ctx, id, req); err != nil {
 			t.Errorf("third Begin() = %v, want <nil>", err)
 		}
@@ -61,10 +61,10 @@ func TestFaultyStore(t *testing.T) {
 	t.Run("lose the reply", func(t *testing.T) {
 		f := setup()
 		f.LoseReply("Begin", 1, nil)
-		if res, err := f.Begin(ctx, id, req); !errors.Is(err, idem.ErrUnavailable) || res.Begun {
-			t.Errorf("Begin() = %v, %v, want %v", res.Begun, err, idem.ErrUnavailable)
+		if res, err := f.Begin(ctx, id, req); !errors.Is(err, driver.ErrUnavailable) || res.Begun {
+			t.Errorf("Begin() = %v, %v, want %v", res.Begun, err, driver.ErrUnavailable)
 		}
-		want(t, f, idem.StatePending)
+		want(t, f, driver.StatePending)
 	})
 	t.Run("slow until released", func(t *testing.T) {
 		f := setup()
@@ -75,12 +75,12 @@ func TestFaultyStore(t *testing.T) {
 			done <- err
 		}()
 		<-slow.Arrived()
-		want(t, f, idem.StateNone)
+		want(t, f, driver.StateNone)
 		slow.Release()
 		if err := <-done; err != nil {
 			t.Errorf("Begin() = %v, want <nil>", err)
 		}
-		want(t, f, idem.StatePending)
+		want(t, f, driver.StatePending)
 	})
 	t.Run("slow until the context ends", func(t *testing.T) {
 		f := setup()
@@ -93,7 +93,7 @@ func TestFaultyStore(t *testing.T) {
 		if _, err := f.Begin(ctx, id, req); !errors.Is(err, context.Canceled) {
 			t.Errorf("Begin() = %v, want %v", err, context.Canceled)
 		}
-		want(t, f, idem.StateNone)
+		want(t, f, driver.StateNone)
 	})
 	t.Run("deliver late", func(t *testing.T) {
 		f := setup()
@@ -101,18 +101,18 @@ func TestFaultyStore(t *testing.T) {
 		if err := late.Deliver(); err == nil {
 			t.Error("Deliver() before the call = <nil>, want an error")
 		}
-		if _, err := f.Begin(ctx, id, req); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("Begin() = %v, want %v", err, idem.ErrUnavailable)
+		if _, err := f.Begin(ctx, id, req); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Begin() = %v, want %v", err, driver.ErrUnavailable)
 		}
-		want(t, f, idem.StateNone)
+		want(t, f, driver.StateNone)
 		if err := f.Abort(ctx, id, req); err != nil {
 			t.Errorf("Abort() = %v, want <nil>", err)
 		}
 		<-late.Arrived()
-		if err := late.Deliver(); !errors.Is(err, idem.ErrStaleFence) {
-			t.Errorf("Deliver() = %v, want %v", err, idem.ErrStaleFence)
+		if err := late.Deliver(); !errors.Is(err, driver.ErrStaleFence) {
+			t.Errorf("Deliver() = %v, want %v", err, driver.ErrStaleFence)
 		}
-		want(t, f, idem.StateReleased)
+		want(t, f, driver.StateReleased)
 	})
 	t.Run("a wrong name panics", func(t *testing.T) {
 		defer func() {
@@ -125,7 +125,7 @@ func TestFaultyStore(t *testing.T) {
 }
 
 func TestFaultyLocker(t *testing.T) {
-	ctx, req := context.Background(), idem.LockRequest{KeyID: idem.KeyID{1}, Nonce: idem.NewNonce()}
+	ctx, req := context.Background(), driver.LockRequest{KeyID: driver.KeyID{1}, Nonce: driver.NewNonce()}
 	f := idemtest.NewFaultyLocker(memorylock.New())
 	free := func(t *testing.T) {
 		t.Helper()
@@ -136,14 +136,14 @@ func TestFaultyLocker(t *testing.T) {
 		_ = lease.Release(ctx)
 	}
 	f.LoseReply("TryAcquire", 1, nil)
-	if lease, err := f.TryAcquire(ctx, req); !errors.Is(err, idem.ErrUnavailable) || lease != nil {
-		t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	if lease, err := f.TryAcquire(ctx, req); !errors.Is(err, driver.ErrUnavailable) || lease != nil {
+		t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 	}
 	free(t)
 
 	late := f.DeliverLate("TryAcquire", 2, nil)
-	if _, err := f.TryAcquire(ctx, req); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := f.TryAcquire(ctx, req); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	if err := late.Deliver(); err != nil {
 		t.Errorf("Deliver() = %v, want <nil>", err)
@@ -154,16 +154,16 @@ func TestFaultyLocker(t *testing.T) {
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v, want a lease", err)
 	}
-	f.FailBefore("Lease.Check", 1, idem.ErrLeaseLost)
-	if _, err := lease.Check(ctx); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Check() = %v, want %v", err, idem.ErrLeaseLost)
+	f.FailBefore("Lease.Check", 1, driver.ErrLeaseLost)
+	if _, err := lease.Check(ctx); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Check() = %v, want %v", err, driver.ErrLeaseLost)
 	}
 	if left, err := lease.Check(ctx); err != nil || left <= 0 {
 		t.Errorf("Check() = %v, %v, want a time left", left, err)
 	}
 	f.LoseReply("Lease.Release", 1, nil)
-	if err := lease.Release(ctx); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Release() = %v, want %v", err, idem.ErrUnavailable)
+	if err := lease.Release(ctx); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Release() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	free(t)
 	if n := f.Calls("TryAcquire"); n != 3 {
@@ -174,42 +174,42 @@ func TestFaultyLocker(t *testing.T) {
 // markingLocker hands out leases with markers.
 type markingLocker struct{ *memorylock.Locker }
 
-func (l markingLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+func (l markingLocker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	lease, err := l.Locker.TryAcquire(ctx, req)
 	return markingLease{lease}, err
 }
 
-type markingLease struct{ idem.Lease }
+type markingLease struct{ driver.Lease }
 
-func (markingLease) Marker() *idem.Marker                         { return &idem.Marker{Route: "found"} }
-func (markingLease) LeavesMarkers() bool                          { return true }
-func (markingLease) MarkBegun(context.Context, idem.Marker) error { return nil }
-func (markingLease) MarkOnRelease(*idem.Marker)                   {}
+func (markingLease) Marker() *driver.Marker                         { return &driver.Marker{Route: "found"} }
+func (markingLease) LeavesMarkers() bool                            { return true }
+func (markingLease) MarkBegun(context.Context, driver.Marker) error { return nil }
+func (markingLease) MarkOnRelease(*driver.Marker)                   {}
 
 func TestFaultyLockerKeepsMarkers(t *testing.T) {
 	ctx := t.Context()
 	f := idemtest.NewFaultyLocker(markingLocker{memorylock.New()})
 	f.FailBefore("Lease.MarkBegun", 1, nil)
-	lease, err := f.TryAcquire(ctx, idem.LockRequest{KeyID: idem.KeyID{1}})
+	lease, err := f.TryAcquire(ctx, driver.LockRequest{KeyID: driver.KeyID{1}})
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v, want <nil>", err)
 	}
-	marking, ok := lease.(idem.MarkingLease)
+	marking, ok := lease.(driver.MarkingLease)
 	if !ok {
-		t.Fatalf("TryAcquire() = %T, want an idem.MarkingLease", lease)
+		t.Fatalf("TryAcquire() = %T, want an driver.MarkingLease", lease)
 	}
 	if m := marking.Marker(); m == nil || m.Route != "found" {
 		t.Errorf("Marker() = %v, want the one of the wrapped lease", m)
 	}
-	if err := marking.MarkBegun(ctx, idem.Marker{}); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrUnavailable)
+	if err := marking.MarkBegun(ctx, driver.Marker{}); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrUnavailable)
 	}
-	if err := marking.MarkBegun(ctx, idem.Marker{}); err != nil {
+	if err := marking.MarkBegun(ctx, driver.Marker{}); err != nil {
 		t.Errorf("second MarkBegun() = %v, want <nil>", err)
 	}
-	if plain, err := idemtest.NewFaultyLocker(memorylock.New()).TryAcquire(ctx, idem.LockRequest{}); err != nil {
+	if plain, err := idemtest.NewFaultyLocker(memorylock.New()).TryAcquire(ctx, driver.LockRequest{}); err != nil {
 		t.Errorf("TryAcquire() = %v, want <nil>", err)
-	} else if _, ok := plain.(idem.MarkingLease); ok {
-		t.Error("TryAcquire() of a locker without markers is an idem.MarkingLease")
+	} else if _, ok := plain.(driver.MarkingLease); ok {
+		t.Error("TryAcquire() of a locker without markers is an driver.MarkingLease")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // LockerHarness tells [RunLocker] how to make Lockers.
@@ -15,16 +16,16 @@ type LockerHarness struct {
 	// New returns a Locker for one test. The suite takes locks on random key IDs only, so all
 	// Lockers may share one service. New arranges the end of the Locker with t.Cleanup. It is
 	// required.
-	New func(t *testing.T) idem.Locker
+	New func(t *testing.T) driver.Locker
 
 	// Second returns another client on the service and in the lock domain of first. It finds
 	// the locks of first locked. If it is nil, first plays both clients.
-	Second func(t *testing.T, first idem.Locker) idem.Locker
+	Second func(t *testing.T, first driver.Locker) driver.Locker
 
 	// Lose ends the lease as an expired session would. Its Done is closed soon after, and the
 	// lock becomes free. l is the Locker of the lease and may lose its other leases too. If
 	// Lose is nil, the suite skips the tests of loss.
-	Lose func(t *testing.T, l idem.Locker, id idem.KeyID, lease idem.Lease)
+	Lose func(t *testing.T, l driver.Locker, id driver.KeyID, lease driver.Lease)
 
 	// Timeout bounds every wait of the suite. A longer wait is a failure. Many callers of one lock have
 	// four times as long. The default is 30 s.
@@ -35,7 +36,7 @@ type LockerHarness struct {
 	Rounds int
 }
 
-// RunLocker runs the conformance suite of [idem.Locker], a subtest for each behaviour, one
+// RunLocker runs the conformance suite of [driver.Locker], a subtest for each behaviour, one
 // after the other. Run it with the race detector, because in the test of mutual exclusion the
 // lock guards plain memory.
 func RunLocker(t *testing.T, h LockerHarness) {
@@ -69,9 +70,9 @@ type lockerBench struct {
 	*testing.T
 	h     LockerHarness
 	ctx   context.Context // ends with the test
-	a, b  idem.Locker     // two clients of one service
-	id    idem.KeyID      // never used before
-	other idem.KeyID      // never used before; differs from id only in its last bit
+	a, b  driver.Locker   // two clients of one service
+	id    driver.KeyID    // never used before
+	other driver.KeyID    // never used before; differs from id only in its last bit
 }
 
 func newLockerBench(t *testing.T, h LockerHarness) *lockerBench {
@@ -81,7 +82,7 @@ func newLockerBench(t *testing.T, h LockerHarness) *lockerBench {
 	if h.Second != nil {
 		b = h.Second(t, a)
 	}
-	n := idem.NewNonce()
+	n := driver.NewNonce()
 	id := idem.NewKeyID("idemtest", idem.Key(n.String()))
 	other := id
 	other[len(other)-1] ^= 1
@@ -89,8 +90,8 @@ func newLockerBench(t *testing.T, h LockerHarness) *lockerBench {
 }
 
 // request returns a request of a new attempt.
-func request(id idem.KeyID) idem.LockRequest {
-	return idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()}
+func request(id driver.KeyID) driver.LockRequest {
+	return driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()}
 }
 
 // bounded returns a context with the time-out of the harness.
@@ -99,7 +100,7 @@ func (b *lockerBench) bounded() (context.Context, context.CancelFunc) {
 }
 
 // take takes a lock. The lock has to be free.
-func (b *lockerBench) take(l idem.Locker, id idem.KeyID) idem.Lease {
+func (b *lockerBench) take(l driver.Locker, id driver.KeyID) driver.Lease {
 	b.Helper()
 	ctx, cancel := b.bounded()
 	defer cancel()
@@ -111,11 +112,11 @@ func (b *lockerBench) take(l idem.Locker, id idem.KeyID) idem.Lease {
 }
 
 // takeSoon takes a lock. The lock has to become free.
-func (b *lockerBench) takeSoon(l idem.Locker, id idem.KeyID) idem.Lease {
+func (b *lockerBench) takeSoon(l driver.Locker, id driver.KeyID) driver.Lease {
 	b.Helper()
 	ctx, cancel := b.bounded()
 	defer cancel()
-	lease, err := idem.Acquire(ctx, l, request(id))
+	lease, err := driver.Acquire(ctx, l, request(id))
 	if err != nil {
 		b.Fatalf("Acquire(%s) = %v, want a lease", id, err)
 	}
@@ -123,13 +124,13 @@ func (b *lockerBench) takeSoon(l idem.Locker, id idem.KeyID) idem.Lease {
 }
 
 // wantLocked tries a lock. Another owner has to hold it.
-func (b *lockerBench) wantLocked(l idem.Locker, req idem.LockRequest) {
+func (b *lockerBench) wantLocked(l driver.Locker, req driver.LockRequest) {
 	b.Helper()
 	ctx, cancel := b.bounded()
 	defer cancel()
 	lease, err := l.TryAcquire(ctx, req)
-	if !errors.Is(err, idem.ErrLocked) {
-		b.Errorf("TryAcquire(%s) = %v, want %v", req.KeyID, err, idem.ErrLocked)
+	if !errors.Is(err, driver.ErrLocked) {
+		b.Errorf("TryAcquire(%s) = %v, want %v", req.KeyID, err, driver.ErrLocked)
 	}
 	if lease != nil {
 		b.Errorf("TryAcquire(%s) = lease %v with error %v, want no lease", req.KeyID, lease, err)
@@ -137,7 +138,7 @@ func (b *lockerBench) wantLocked(l idem.Locker, req idem.LockRequest) {
 }
 
 // release gives a lease back.
-func (b *lockerBench) release(lease idem.Lease) {
+func (b *lockerBench) release(lease driver.Lease) {
 	b.Helper()
 	ctx, cancel := b.bounded()
 	defer cancel()
@@ -147,7 +148,7 @@ func (b *lockerBench) release(lease idem.Lease) {
 }
 
 // wantHeld asks the lease itself.
-func (b *lockerBench) wantHeld(lease idem.Lease) {
+func (b *lockerBench) wantHeld(lease driver.Lease) {
 	b.Helper()
 	ctx, cancel := b.bounded()
 	defer cancel()
@@ -163,12 +164,12 @@ func (b *lockerBench) wantHeld(lease idem.Lease) {
 }
 
 // wantOver asks a released or lost lease.
-func (b *lockerBench) wantOver(lease idem.Lease) {
+func (b *lockerBench) wantOver(lease driver.Lease) {
 	b.Helper()
 	ctx, cancel := b.bounded()
 	defer cancel()
-	if left, err := lease.Check(ctx); !errors.Is(err, idem.ErrLeaseLost) {
-		b.Errorf("Check() of %s when over = %v, %v, want %v", lease.Fence(), left, err, idem.ErrLeaseLost)
+	if left, err := lease.Check(ctx); !errors.Is(err, driver.ErrLeaseLost) {
+		b.Errorf("Check() of %s when over = %v, %v, want %v", lease.Fence(), left, err, driver.ErrLeaseLost)
 	}
 	if !isClosed(lease.Done()) {
 		b.Errorf("Done() of %s when over is open", lease.Fence())

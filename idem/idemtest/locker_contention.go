@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // lockerGoroutines is how many callers compete in the tests of contention.
@@ -39,19 +39,19 @@ var lockerContentionTests = []lockerTest{
 		// Only the lock under test guards it.
 		var (
 			count int
-			last  idem.Fence
+			last  driver.Fence
 		)
 		var wg sync.WaitGroup
 		for i := range lockerGoroutines {
 			wg.Go(func() {
 				for round := range b.h.Rounds {
-					lease, err := idem.Acquire(ctx, b.client(i), request(b.id))
+					lease, err := driver.Acquire(ctx, b.client(i), request(b.id))
 					if err != nil {
 						b.Errorf("Acquire(%s) = %v, want a lease", b.id, err)
 						return
 					}
 					count++
-					if last != (idem.Fence{}) && !last.Before(lease.Fence()) {
+					if last != (driver.Fence{}) && !last.Before(lease.Fence()) {
 						b.Errorf("Fence() = %s after %s, want a greater one in the same domain", lease.Fence(), last)
 					}
 					last = lease.Fence()
@@ -105,7 +105,7 @@ var lockerContentionTests = []lockerTest{
 }
 
 // client spreads callers over both clients.
-func (b *lockerBench) client(i int) idem.Locker {
+func (b *lockerBench) client(i int) driver.Locker {
 	if i%2 == 0 {
 		return b.a
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // lockerExclusionTests are about the owner of the lock and its fence.
@@ -12,7 +12,7 @@ var lockerExclusionTests = []lockerTest{
 	{"the service answers a ping", func(b *lockerBench) {
 		ctx, cancel := b.bounded()
 		defer cancel()
-		for _, l := range []idem.Locker{b.a, b.b} {
+		for _, l := range []driver.Locker{b.a, b.b} {
 			if err := l.Ping(ctx); err != nil {
 				b.Errorf("Ping() = %v, want <nil>", err)
 			}
@@ -28,7 +28,7 @@ var lockerExclusionTests = []lockerTest{
 		b.wantHeld(lease)
 	}},
 	{"a released lock is free for both clients", func(b *lockerBench) {
-		for _, l := range []idem.Locker{b.a, b.b, b.b, b.a} {
+		for _, l := range []driver.Locker{b.a, b.b, b.b, b.a} {
 			b.release(b.take(l, b.id))
 		}
 	}},
@@ -65,8 +65,8 @@ var lockerExclusionTests = []lockerTest{
 		}
 	}},
 	{"the fence grows from holder to holder in one domain", func(b *lockerBench) {
-		var last idem.Fence
-		for i, l := range []idem.Locker{b.a, b.b, b.a, b.a, b.b, b.b} {
+		var last driver.Fence
+		for i, l := range []driver.Locker{b.a, b.b, b.a, b.a, b.b, b.b} {
 			lease := b.take(l, b.id)
 			fence := lease.Fence()
 			if fence.Domain == "" || fence.Token == 0 {
@@ -97,7 +97,7 @@ var lockerExclusionTests = []lockerTest{
 		ended, cancel := context.WithCancel(b.ctx)
 		cancel()
 		lease, err := b.a.TryAcquire(ended, request(b.id))
-		if err == nil || errors.Is(err, idem.ErrLocked) || lease != nil {
+		if err == nil || errors.Is(err, driver.ErrLocked) || lease != nil {
 			b.Errorf("TryAcquire(%s) with an ended context = %v, %v, want no lease and what stopped it", b.id, lease, err)
 		}
 		// The Locker undoes a possible effect in the background.

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // lockerHistoryTests are about a lock service that came back with older data. A Locker that is no
-// [idem.HistoryLocker] passes them.
+// [driver.HistoryLocker] passes them.
 var lockerHistoryTests = []lockerTest{
 	{"a fence that the service has renews no domain", func(b *lockerBench) {
-		l, ok := b.b.(idem.HistoryLocker)
+		l, ok := b.b.(driver.HistoryLocker)
 		if !ok {
 			return
 		}
@@ -25,16 +26,16 @@ var lockerHistoryTests = []lockerTest{
 		}
 	}},
 	{"a fence that the service lacks renews the domain once, for all clients", func(b *lockerBench) {
-		first, ok := b.a.(idem.HistoryLocker)
+		first, ok := b.a.(driver.HistoryLocker)
 		if !ok {
 			return
 		}
-		second := b.b.(idem.HistoryLocker)
+		second := b.b.(driver.HistoryLocker)
 		held := b.take(b.a, b.id)
 		was := held.Fence()
-		seen := idem.Fence{Domain: was.Domain, Token: was.Token + 1<<40}
+		seen := driver.Fence{Domain: was.Domain, Token: was.Token + 1<<40}
 		var all sync.WaitGroup
-		for _, l := range []idem.HistoryLocker{first, second, first, second} {
+		for _, l := range []driver.HistoryLocker{first, second, first, second} {
 			all.Go(func() { b.renew(l, seen, true) })
 		}
 		all.Wait()
@@ -42,9 +43,9 @@ var lockerHistoryTests = []lockerTest{
 		if held.Fence() != was || held.Err() != nil {
 			b.Errorf("the lease from before has fence %s and error %v, want %s and none", held.Fence(), held.Err(), was)
 		}
-		fences := []idem.Fence{b.fresh(b.a), b.fresh(b.b)}
+		fences := []driver.Fence{b.fresh(b.a), b.fresh(b.b)}
 		for end := time.Now().Add(b.h.Timeout); fences[0].Domain != fences[1].Domain && time.Now().Before(end); {
-			fences = []idem.Fence{b.fresh(b.a), b.fresh(b.b)}
+			fences = []driver.Fence{b.fresh(b.a), b.fresh(b.b)}
 		}
 		if fences[0].Domain == was.Domain || fences[0].Domain != fences[1].Domain {
 			b.Errorf("new leases have the fences %s, want one domain, and not %s", fences, was.Domain)
@@ -54,14 +55,14 @@ var lockerHistoryTests = []lockerTest{
 }
 
 // fresh is the fence of a lease of another key.
-func (b *lockerBench) fresh(l idem.Locker) idem.Fence {
+func (b *lockerBench) fresh(l driver.Locker) driver.Fence {
 	b.Helper()
-	lease := b.take(l, idem.NewKeyID("idemtest", idem.Key(idem.NewNonce().String())))
+	lease := b.take(l, idem.NewKeyID("idemtest", idem.Key(driver.NewNonce().String())))
 	defer b.release(lease)
 	return lease.Fence()
 }
 
-func (b *lockerBench) renew(l idem.HistoryLocker, seen idem.Fence, want bool) {
+func (b *lockerBench) renew(l driver.HistoryLocker, seen driver.Fence, want bool) {
 	b.Helper()
 	ctx, cancel := b.bounded()
 	defer cancel()

@@ -3,14 +3,14 @@ package idemtest
 import (
 	"os"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-// lockerInspectTests are about what operators see. A Locker that is no [idem.LockInspector]
+// lockerInspectTests are about what operators see. A Locker that is no [driver.LockInspector]
 // passes them.
 var lockerInspectTests = []lockerTest{
 	{"HeldBy names the process and the attempt", func(b *lockerBench) {
-		in, ok := b.b.(idem.LockInspector)
+		in, ok := b.b.(driver.LockInspector)
 		if !ok {
 			return
 		}
@@ -26,7 +26,7 @@ var lockerInspectTests = []lockerTest{
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.wantHolder(in, b.id, &idem.Holder{Host: host, PID: os.Getpid(), Nonce: req.Nonce})
+		b.wantHolder(in, b.id, &driver.Holder{Host: host, PID: os.Getpid(), Nonce: req.Nonce})
 		b.wantHolder(in, b.other, nil)
 		if domain, err := in.DomainOf(ctx, b.id); domain != lease.Fence().Domain || err != nil {
 			b.Errorf("DomainOf(%s) = %q, %v, want %q as in the fence", b.id, domain, err, lease.Fence().Domain)
@@ -37,7 +37,7 @@ var lockerInspectTests = []lockerTest{
 }
 
 // wantHolder asks who holds a lock. nil stands for a free lock.
-func (b *lockerBench) wantHolder(in idem.LockInspector, id idem.KeyID, want *idem.Holder) {
+func (b *lockerBench) wantHolder(in driver.LockInspector, id driver.KeyID, want *driver.Holder) {
 	b.Helper()
 	ctx, cancel := b.bounded()
 	defer cancel()

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // lockerLeaseTests are about the life of a lease until its release.
@@ -86,7 +86,7 @@ var lockerLeaseTests = []lockerTest{
 }
 
 // staleRelease releases a lease again while next holds the lock.
-func staleRelease(b *lockerBench, next idem.Locker) {
+func staleRelease(b *lockerBench, next driver.Locker) {
 	b.Helper()
 	old := b.take(b.a, b.id)
 	b.release(old)
@@ -134,10 +134,10 @@ var lockerLossTests = []lockerTest{
 }
 
 // wantLost asks a lost lease. Its Done is closed.
-func wantLost(b *lockerBench, lease idem.Lease) {
+func wantLost(b *lockerBench, lease driver.Lease) {
 	b.Helper()
 	b.wantOver(lease)
-	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		b.Errorf("Err() after the loss = %v, want %v", err, idem.ErrLeaseLost)
+	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		b.Errorf("Err() after the loss = %v, want %v", err, driver.ErrLeaseLost)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
@@ -25,16 +25,16 @@ var mutants = map[string]struct {
 }{
 	"clients do not share": {"a held lock is refused to another client", idemtest.LockerHarness{
 		New:    newMutant(mutant{}),
-		Second: func(*testing.T, idem.Locker) idem.Locker { return memorylock.New() },
+		Second: func(*testing.T, driver.Locker) driver.Locker { return memorylock.New() },
 	}},
 	"domains differ": {"the fence grows from holder to holder", idemtest.LockerHarness{
-		New: newMutant(mutant{fence: func(f idem.Fence) idem.Fence {
-			return idem.Fence{Domain: idem.NewNonce().String(), Token: f.Token}
+		New: newMutant(mutant{fence: func(f driver.Fence) driver.Fence {
+			return driver.Fence{Domain: driver.NewNonce().String(), Token: f.Token}
 		}}),
 	}},
 	"fences fall": {"the fence grows when the key rested", idemtest.LockerHarness{
-		New: newMutant(mutant{fence: func(f idem.Fence) idem.Fence {
-			return idem.Fence{Domain: f.Domain, Token: ^f.Token}
+		New: newMutant(mutant{fence: func(f driver.Fence) driver.Fence {
+			return driver.Fence{Domain: f.Domain, Token: ^f.Token}
 		}}),
 	}},
 	"refusal is another error": {"a held lock is refused", idemtest.LockerHarness{
@@ -47,36 +47,36 @@ var mutants = map[string]struct {
 		New: newMutant(mutant{boundToContext: true}),
 	}},
 	"a stale release frees": {"a stale release leaves another client's lock", idemtest.LockerHarness{
-		New: newMutant(mutant{release: func(m *mutant, id idem.KeyID, _ idem.Lease) { m.Revoke(id) }}),
+		New: newMutant(mutant{release: func(m *mutant, id driver.KeyID, _ driver.Lease) { m.Revoke(id) }}),
 	}},
 	"release does nothing": {"many releases at once release once", idemtest.LockerHarness{
-		New: newMutant(mutant{release: func(*mutant, idem.KeyID, idem.Lease) {}}), Timeout: time.Second,
+		New: newMutant(mutant{release: func(*mutant, driver.KeyID, driver.Lease) {}}), Timeout: time.Second,
 	}},
 	"release counts as loss": {"a released lease is over without an error", idemtest.LockerHarness{
-		New: newMutant(mutant{release: func(m *mutant, id idem.KeyID, _ idem.Lease) { m.Revoke(id) }}),
+		New: newMutant(mutant{release: func(m *mutant, id driver.KeyID, _ driver.Lease) { m.Revoke(id) }}),
 	}},
 	"check never says no": {"an unwatched lease is done", idemtest.LockerHarness{
 		New: newMutant(mutant{blindCheck: true}),
 	}},
 	"a loss goes unnoticed": {"a lost lease says so", idemtest.LockerHarness{
 		New: newMutant(mutant{}), Timeout: time.Second,
-		Lose: func(*testing.T, idem.Locker, idem.KeyID, idem.Lease) {},
+		Lose: func(*testing.T, driver.Locker, driver.KeyID, driver.Lease) {},
 	}},
 	"a loss counts as release": {"a lost lease says so", idemtest.LockerHarness{
 		New:  newMutant(mutant{}),
-		Lose: func(_ *testing.T, _ idem.Locker, _ idem.KeyID, le idem.Lease) { le.ReleaseInBackground() },
+		Lose: func(_ *testing.T, _ driver.Locker, _ driver.KeyID, le driver.Lease) { le.ReleaseInBackground() },
 	}},
 	"waiters wake too early": {"a waiter is not woken while the lock is held", idemtest.LockerHarness{
-		New: newMutant(mutant{wait: func(context.Context, *mutant, idem.KeyID) error { return nil }}),
+		New: newMutant(mutant{wait: func(context.Context, *mutant, driver.KeyID) error { return nil }}),
 	}},
 	"waiters never wake": {"a waiter of each client hears", idemtest.LockerHarness{
-		New: newMutant(mutant{wait: func(ctx context.Context, _ *mutant, _ idem.KeyID) error {
+		New: newMutant(mutant{wait: func(ctx context.Context, _ *mutant, _ driver.KeyID) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}}), Timeout: time.Second,
 	}},
 	"one waiter wakes": {"many waiters all hear", idemtest.LockerHarness{
-		New: newMutant(mutant{wait: func(ctx context.Context, m *mutant, id idem.KeyID) error {
+		New: newMutant(mutant{wait: func(ctx context.Context, m *mutant, id driver.KeyID) error {
 			if m.waits.Add(1) > 1 {
 				<-ctx.Done()
 				return ctx.Err()
@@ -85,7 +85,7 @@ var mutants = map[string]struct {
 		}}), Timeout: time.Second,
 	}},
 	"waiters ignore their context": {"a waiter whose context ends", idemtest.LockerHarness{
-		New: newMutant(mutant{wait: func(_ context.Context, m *mutant, id idem.KeyID) error {
+		New: newMutant(mutant{wait: func(_ context.Context, m *mutant, id driver.KeyID) error {
 			return m.Locker.Wait(context.Background(), id)
 		}}), Timeout: time.Second,
 	}},
@@ -125,10 +125,10 @@ func TestLockerMutant(t *testing.T) {
 // mutant is a memory Locker with faults.
 type mutant struct {
 	*memorylock.Locker
-	fence          func(idem.Fence) idem.Fence
+	fence          func(driver.Fence) driver.Fence
 	refuse         func(error) error
-	release        func(*mutant, idem.KeyID, idem.Lease)
-	wait           func(context.Context, *mutant, idem.KeyID) error
+	release        func(*mutant, driver.KeyID, driver.Lease)
+	wait           func(context.Context, *mutant, driver.KeyID) error
 	leak           bool // an ended context takes the lock for ever
 	boundToContext bool
 	blindCheck     bool
@@ -136,15 +136,15 @@ type mutant struct {
 	waits          *atomic.Int64
 }
 
-func newMutant(faults mutant) func(*testing.T) idem.Locker {
-	return func(*testing.T) idem.Locker {
+func newMutant(faults mutant) func(*testing.T) driver.Locker {
+	return func(*testing.T) driver.Locker {
 		m := faults
 		m.Locker, m.waits = memorylock.New(), new(atomic.Int64)
 		return &m
 	}
 }
 
-func (m *mutant) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+func (m *mutant) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	l := m.Locker
 	if m.fresh {
 		l = memorylock.New()
@@ -162,7 +162,7 @@ func (m *mutant) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 	return &mutantLease{Lease: lease, m: m, id: req.KeyID, ctx: ctx}, nil
 }
 
-func (m *mutant) Wait(ctx context.Context, id idem.KeyID) error {
+func (m *mutant) Wait(ctx context.Context, id driver.KeyID) error {
 	if m.wait != nil {
 		return m.wait(ctx, m, id)
 	}
@@ -170,13 +170,13 @@ func (m *mutant) Wait(ctx context.Context, id idem.KeyID) error {
 }
 
 type mutantLease struct {
-	idem.Lease
+	driver.Lease
 	m   *mutant
-	id  idem.KeyID
+	id  driver.KeyID
 	ctx context.Context // of the call that took the lock
 }
 
-func (le *mutantLease) Fence() idem.Fence {
+func (le *mutantLease) Fence() driver.Fence {
 	if le.m.fence != nil {
 		return le.m.fence(le.Lease.Fence())
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // lockerWaitTests are about Wait and Acquire.
@@ -16,7 +16,7 @@ var lockerWaitTests = []lockerTest{
 		b.wantWoken(b.wait(b.ctx, b.b, 1), 1, nil)
 	}},
 	{"a waiter of each client hears of the release", func(b *lockerBench) {
-		for _, holder := range []idem.Locker{b.a, b.b} {
+		for _, holder := range []driver.Locker{b.a, b.b} {
 			lease := b.takeSoon(holder, b.id)
 			wokenA, wokenB := b.wait(b.ctx, b.a, 1), b.wait(b.ctx, b.b, 1)
 			b.release(lease)
@@ -34,7 +34,7 @@ var lockerWaitTests = []lockerTest{
 	}},
 	{"a waiter whose context ends is told so", func(b *lockerBench) {
 		lease := b.take(b.a, b.id)
-		for _, l := range []idem.Locker{b.a, b.b} {
+		for _, l := range []driver.Locker{b.a, b.b} {
 			ended, cancel := context.WithCancel(b.ctx)
 			cancel()
 			b.wantWoken(b.wait(ended, l, 1), 1, context.Canceled)
@@ -71,10 +71,10 @@ var lockerWaitTests = []lockerTest{
 		lease := b.take(b.a, b.id)
 		ctx, cancel := b.bounded()
 		defer cancel()
-		next := make(chan idem.Lease, 1)
+		next := make(chan driver.Lease, 1)
 		go func() {
 			defer close(next)
-			if got, err := idem.Acquire(ctx, b.b, request(b.id)); err == nil {
+			if got, err := driver.Acquire(ctx, b.b, request(b.id)); err == nil {
 				next <- got
 			} else {
 				b.Errorf("Acquire(%s) = %v, want a lease", b.id, err)
@@ -100,7 +100,7 @@ var lockerWaitTests = []lockerTest{
 		ctx, cancel := context.WithCancel(b.ctx)
 		failed := make(chan error, 1)
 		go func() {
-			_, err := idem.Acquire(ctx, b.b, request(b.id))
+			_, err := driver.Acquire(ctx, b.b, request(b.id))
 			failed <- err
 		}()
 		cancel()
@@ -114,7 +114,7 @@ var lockerWaitTests = []lockerTest{
 
 // wait lets n goroutines wait for the lock, and returns the answers of Wait. Some may only
 // start to wait after wait has returned.
-func (b *lockerBench) wait(ctx context.Context, l idem.Locker, n int) <-chan error {
+func (b *lockerBench) wait(ctx context.Context, l driver.Locker, n int) <-chan error {
 	woken := make(chan error, n)
 	started := make(chan struct{})
 	for range n {

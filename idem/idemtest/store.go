@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // StoreHarness tells [RunStore] how to make stores.
 type StoreHarness struct {
 	// New returns an empty store for one test. It arranges the end of the store with
 	// tb.Cleanup. It is required.
-	New func(tb testing.TB) idem.Store
+	New func(tb testing.TB) driver.Store
 
 	// Advance moves the clock of the stores from New. After it returns, everything that expires
 	// by then is gone. If it is nil, the suite waits for short times to live, and skips the
@@ -21,7 +22,7 @@ type StoreHarness struct {
 
 	// Damage damages the data of a key in a store from New, not through the store. It is nil
 	// for a store in this process, because its data cannot be damaged.
-	Damage func(tb testing.TB, s idem.Store, id idem.KeyID, d Damage)
+	Damage func(tb testing.TB, s driver.Store, id driver.KeyID, d Damage)
 
 	// Features describes the abilities of the store.
 	Features StoreFeatures
@@ -33,7 +34,7 @@ type StoreFeatures struct {
 	MaxBody int
 }
 
-// RunStore runs the conformance suite of [idem.Store], a subtest for each
+// RunStore runs the conformance suite of [driver.Store], a subtest for each
 // behaviour, one after the other. Run it with the race detector.
 func RunStore(t *testing.T, h StoreHarness) {
 	t.Helper()
@@ -89,9 +90,9 @@ type storeBench struct {
 	*testing.T
 	h     StoreHarness
 	ctx   context.Context
-	s     idem.Store
-	id    idem.KeyID // never used before
-	token uint64     // of the last fence handed out
+	s     driver.Store
+	id    driver.KeyID // never used before
+	token uint64       // of the last fence handed out
 }
 
 // storeTimeout bounds every wait of the suite.
@@ -102,51 +103,51 @@ func newStoreBench(t *testing.T, h StoreHarness) *storeBench {
 	return &storeBench{T: t, h: h, ctx: t.Context(), s: h.New(t), id: randomKeyID(), token: 1 << 40}
 }
 
-func randomKeyID() idem.KeyID {
-	return idem.NewKeyID("idemtest", idem.Key(idem.NewNonce().String()))
+func randomKeyID() driver.KeyID {
+	return idem.NewKeyID("idemtest", idem.Key(driver.NewNonce().String()))
 }
 
 // storeDomain is the lock domain of all attempts but foreign ones.
 const storeDomain = "idemtest-domain"
 
 // request returns the Begin of a new attempt, under the next fence.
-func (b *storeBench) request(kind idem.KeyKind) idem.BeginRequest {
+func (b *storeBench) request(kind driver.KeyKind) driver.BeginRequest {
 	b.token++
 	return storeRequest(kind, storeDomain, b.token)
 }
 
-func storeRequest(kind idem.KeyKind, domain string, token uint64) idem.BeginRequest {
+func storeRequest(kind driver.KeyKind, domain string, token uint64) driver.BeginRequest {
 	fp, err := idem.NewFingerprint(1, "idemtest POST /v1/payments", "amount", "10.00")
 	if err != nil {
 		panic(err)
 	}
-	return idem.BeginRequest{
-		Kind: kind, Route: "idemtest POST /v1/payments", Nonce: idem.NewNonce(),
-		Fence: idem.Fence{Domain: domain, Token: token}, Fingerprint: fp, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour,
+	return driver.BeginRequest{
+		Kind: kind, Route: "idemtest POST /v1/payments", Nonce: driver.NewNonce(),
+		Fence: driver.Fence{Domain: domain, Token: token}, Fingerprint: fp, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour,
 	}
 }
 
 // storeResponse is a small answer.
-func storeResponse() *idem.Response {
-	return &idem.Response{
+func storeResponse() *driver.Response {
+	return &driver.Response{
 		Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}},
 		Body: []byte(`{"payment":"p_1","amount":"10.00"}`),
 	}
 }
 
 // settlement returns a settlement by the holder of an attempt.
-func settlement(a idem.Attempt, state idem.State) idem.Settlement {
-	s := idem.Settlement{Attempt: a, ID: a.Nonce, State: state, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
-	if state != idem.StateReleased {
+func settlement(a driver.Attempt, state driver.State) driver.Settlement {
+	s := driver.Settlement{Attempt: a, ID: a.Nonce, State: state, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
+	if state != driver.StateReleased {
 		s.Response = storeResponse()
 	}
 	return s
 }
 
 // decision returns a settlement of an attempt by an operator.
-func decision(a idem.Attempt, state idem.State) idem.Settlement {
+func decision(a driver.Attempt, state driver.State) driver.Settlement {
 	s := settlement(a, state)
-	s.ID = idem.NewNonce()
-	s.Decision = idem.Decision{By: "operator", Reason: "looked at the ledger"}
+	s.ID = driver.NewNonce()
+	s.Decision = driver.Decision{By: "operator", Reason: "looked at the ledger"}
 	return s
 }

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // storeCallers is how many goroutines call at once.
@@ -15,7 +15,7 @@ const storeCallers = 64
 // storeConcurrencyTests call from many goroutines at once.
 var storeConcurrencyTests = []storeTest{
 	{name: "one of many begins", run: func(b *storeBench) {
-		for _, kind := range []idem.KeyKind{idem.ClientKey, idem.IssuedToken} {
+		for _, kind := range []driver.KeyKind{driver.ClientKey, driver.IssuedToken} {
 			for range 5 {
 				// With a fence for each caller, most calls are refused as stale. With one fence
 				// for all, every call gets to the state of the record.
@@ -25,21 +25,21 @@ var storeConcurrencyTests = []storeTest{
 		}
 	}},
 	{name: "one attempt begins once however often it is sent", run: func(b *storeBench) {
-		req := b.request(idem.ClientKey)
+		req := b.request(driver.ClientKey)
 		together(func(int) {
 			if res, err := b.s.Begin(b.ctx, b.id, req); err != nil || !res.Begun {
 				b.Errorf("Begin(%v) = %s, %v, want begun", b.id, describeBegin(res), err)
 			}
 		})
-		b.in(idem.StatePending, 1)
+		b.in(driver.StatePending, 1)
 	}},
 	{name: "one of many settles", run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.start(driver.ClientKey)
 		var settled atomic.Int32
 		together(func(i int) {
-			state := idem.StateCompleted
+			state := driver.StateCompleted
 			if i%2 == 0 {
-				state = idem.StateReleased
+				state = driver.StateReleased
 			}
 			s := decision(a, state)
 			for range 2 { // the second is the first, sent again
@@ -60,25 +60,25 @@ var storeConcurrencyTests = []storeTest{
 	{name: "an Abort beats its Begin in any order", run: func(b *storeBench) {
 		for range 20 {
 			b.id = randomKeyID()
-			req := b.request(idem.ClientKey)
+			req := b.request(driver.ClientKey)
 			together(func(i int) {
 				if i%2 == 0 {
-					if _, err := b.s.Begin(b.ctx, b.id, req); err != nil && !errors.Is(err, idem.ErrStaleFence) {
-						b.Errorf("Begin(%v) = %v, want <nil> or %v", b.id, err, idem.ErrStaleFence)
+					if _, err := b.s.Begin(b.ctx, b.id, req); err != nil && !errors.Is(err, driver.ErrStaleFence) {
+						b.Errorf("Begin(%v) = %v, want <nil> or %v", b.id, err, driver.ErrStaleFence)
 					}
 				} else if err := b.s.Abort(b.ctx, b.id, req); err != nil {
 					b.Errorf("Abort(%v) = %v, want <nil>", b.id, err)
 				}
 			})
-			b.in(idem.StateReleased, 0)
+			b.in(driver.StateReleased, 0)
 			b.isOpen(false)
 		}
 	}},
 	{name: "attempts follow each other without a gap", run: func(b *storeBench) {
 		var ran atomic.Uint32
-		requests := make([]idem.BeginRequest, storeCallers)
+		requests := make([]driver.BeginRequest, storeCallers)
 		for i := range requests {
-			requests[i] = b.request(idem.ClientKey)
+			requests[i] = b.request(driver.ClientKey)
 		}
 		together(func(i int) {
 			res, err := b.s.Begin(b.ctx, b.id, requests[i])
@@ -86,31 +86,31 @@ var storeConcurrencyTests = []storeTest{
 				return
 			}
 			ran.Add(1)
-			if got, err := b.s.Settle(b.ctx, b.id, settlement(res.Record.Attempt, idem.StateReleased)); err != nil || !got.Settled {
+			if got, err := b.s.Settle(b.ctx, b.id, settlement(res.Record.Attempt, driver.StateReleased)); err != nil || !got.Settled {
 				b.Errorf("Settle(%v, released) = %v, %v, want settled", b.id, got.Settled, err)
 			}
 		})
-		b.in(idem.StateReleased, ran.Load())
+		b.in(driver.StateReleased, ran.Load())
 	}},
 }
 
 // oneBegins starts many attempts at once. Exactly one has to begin.
-func (b *storeBench) oneBegins(kind idem.KeyKind, token func() uint64) {
+func (b *storeBench) oneBegins(kind driver.KeyKind, token func() uint64) {
 	b.Helper()
 	b.id = randomKeyID()
-	if kind == idem.IssuedToken {
+	if kind == driver.IssuedToken {
 		b.issue(time.Hour)
 	}
-	requests := make([]idem.BeginRequest, storeCallers)
+	requests := make([]driver.BeginRequest, storeCallers)
 	for i := range requests {
 		requests[i] = storeRequest(kind, storeDomain, token())
 	}
 	var begun atomic.Int32
-	var winner atomic.Pointer[idem.Nonce]
+	var winner atomic.Pointer[driver.Nonce]
 	together(func(i int) {
 		res, err := b.s.Begin(b.ctx, b.id, requests[i])
-		if err != nil && !errors.Is(err, idem.ErrStaleFence) {
-			b.Errorf("Begin(%v) = %v, want <nil> or %v", b.id, err, idem.ErrStaleFence)
+		if err != nil && !errors.Is(err, driver.ErrStaleFence) {
+			b.Errorf("Begin(%v) = %v, want <nil> or %v", b.id, err, driver.ErrStaleFence)
 		}
 		if res.Begun {
 			begun.Add(1)
@@ -120,7 +120,7 @@ func (b *storeBench) oneBegins(kind idem.KeyKind, token func() uint64) {
 	if n := begun.Load(); n != 1 {
 		b.Fatalf("Begin(%v) by %d at once = %d begun, want 1", b.id, storeCallers, n)
 	}
-	if rec := b.in(idem.StatePending, 1); rec.Attempt.Nonce != *winner.Load() {
+	if rec := b.in(driver.StatePending, 1); rec.Attempt.Nonce != *winner.Load() {
 		b.Errorf("Get(%v) = attempt %v, want the one that was told it had begun, %v", b.id, rec.Attempt.Nonce, *winner.Load())
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // year is longer than every default time to live.
@@ -14,172 +14,172 @@ const year = 365 * 24 * time.Hour
 var storeExpiryTests = []storeTest{
 	{name: "a result goes, then its key", run: func(b *storeBench) { b.expires(storeResponse()) }},
 	{name: "a large result goes, then its key", run: func(b *storeBench) {
-		b.expires(&idem.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 4096)})
+		b.expires(&driver.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 4096)})
 	}},
 	{name: "a released key goes", run: func(b *storeBench) {
 		a, _ := b.startFor(b.ttl(), b.ttl())
-		s := settlement(a, idem.StateReleased)
+		s := settlement(a, driver.StateReleased)
 		s.KeyTTL = b.ttl()
 		b.settle(s, true)
-		b.becomes(idem.StateNone)
-		if next, _ := b.start(idem.ClientKey); next.Number != 1 {
+		b.becomes(driver.StateNone)
+		if next, _ := b.start(driver.ClientKey); next.Number != 1 {
 			b.Errorf("Begin(%v) after expiry = attempt %d, want 1", b.id, next.Number)
 		}
 	}},
 	{name: "a released key does not outlive its own time", moves: true, run: func(b *storeBench) {
 		a, _ := b.startFor(2*time.Hour, time.Hour)
-		s := settlement(a, idem.StateReleased)
+		s := settlement(a, driver.StateReleased)
 		s.ResultTTL, s.KeyTTL = 2*time.Hour, time.Hour
 		b.settle(s, true)
-		b.becomes(idem.StateNone)
+		b.becomes(driver.StateNone)
 	}},
 	{name: "a fence left by Abort goes", run: func(b *storeBench) {
-		req := b.request(idem.ClientKey)
+		req := b.request(driver.ClientKey)
 		req.KeyTTL = b.ttl()
 		b.abort(req)
-		b.becomes(idem.StateNone)
+		b.becomes(driver.StateNone)
 	}},
 	{name: "a token goes", run: func(b *storeBench) {
 		b.issue(b.ttl())
-		b.becomes(idem.StateNone)
-		b.kept(b.request(idem.IssuedToken), idem.StateNone)
+		b.becomes(driver.StateNone)
+		b.kept(b.request(driver.IssuedToken), driver.StateNone)
 	}},
 	{name: "a released token goes when it would have", moves: true, run: func(b *storeBench) {
 		b.issue(time.Hour)
-		a, _ := b.start(idem.IssuedToken)
+		a, _ := b.start(driver.IssuedToken)
 		b.h.Advance(40 * time.Minute)
-		b.settle(settlement(a, idem.StateReleased), true)
-		b.in(idem.StateIssued, 1)
+		b.settle(settlement(a, driver.StateReleased), true)
+		b.in(driver.StateIssued, 1)
 		b.h.Advance(20 * time.Minute)
-		b.in(idem.StateNone, 0)
+		b.in(driver.StateNone, 0)
 	}},
 	{name: "a token that is used does not go", moves: true, run: func(b *storeBench) {
 		b.issue(time.Hour)
-		a, req := b.start(idem.IssuedToken)
+		a, req := b.start(driver.IssuedToken)
 		b.h.Advance(2 * time.Hour)
-		b.in(idem.StatePending, 1)
-		s := settlement(a, idem.StateReleased)
+		b.in(driver.StatePending, 1)
+		s := settlement(a, driver.StateReleased)
 		b.settle(s, true)
-		b.in(idem.StateNone, 0)
-		b.kept(req, idem.StateNone)
-		s.Repair, s.LeaseTrusted = &idem.Repair{Kind: idem.IssuedToken}, true
+		b.in(driver.StateNone, 0)
+		b.kept(req, driver.StateNone)
+		s.Repair, s.LeaseTrusted = &driver.Repair{Kind: driver.IssuedToken}, true
 		b.settle(s, true)
-		b.in(idem.StateNone, 0)
+		b.in(driver.StateNone, 0)
 	}},
 	{name: "an aborted token goes when it would have", moves: true, run: func(b *storeBench) {
 		b.issue(time.Hour)
-		_, req := b.start(idem.IssuedToken)
+		_, req := b.start(driver.IssuedToken)
 		b.h.Advance(2 * time.Hour)
 		b.abort(req)
-		b.in(idem.StateNone, 0)
+		b.in(driver.StateNone, 0)
 	}},
 	{name: "an Abort keeps its fence long enough", moves: true, run: func(b *storeBench) {
 		a, _ := b.startFor(time.Hour, time.Hour)
-		s := settlement(a, idem.StateReleased)
+		s := settlement(a, driver.StateReleased)
 		s.KeyTTL = time.Hour
 		b.settle(s, true)
-		_, req := b.start(idem.ClientKey)
+		_, req := b.start(driver.ClientKey)
 		b.h.Advance(3 * time.Hour)
 		b.abort(req)
 		b.h.Advance(time.Hour)
 		b.stale(req)
 		b.h.Advance(time.Hour)
-		b.in(idem.StateNone, 0)
+		b.in(driver.StateNone, 0)
 	}},
 	{name: "an Abort lets no key go earlier", moves: true, run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
-		s := settlement(a, idem.StateReleased)
+		a, _ := b.start(driver.ClientKey)
+		s := settlement(a, driver.StateReleased)
 		s.KeyTTL = 5 * time.Hour
 		b.settle(s, true)
-		_, req := b.start(idem.ClientKey) // its Begin asks for less
+		_, req := b.start(driver.ClientKey) // its Begin asks for less
 		b.abort(req)
 		b.h.Advance(4 * time.Hour)
 		b.stale(req)
 		b.h.Advance(time.Hour)
-		b.in(idem.StateNone, 0)
+		b.in(driver.StateNone, 0)
 	}},
 	{name: "pending and unknown never go", moves: true, run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.start(driver.ClientKey)
 		b.h.Advance(10 * year)
-		b.in(idem.StatePending, 1)
-		s := settlement(a, idem.StateUnknown)
-		s.Response = &idem.Response{Status: 500, Body: bytes.Repeat([]byte("x"), 4096)}
+		b.in(driver.StatePending, 1)
+		s := settlement(a, driver.StateUnknown)
+		s.Response = &driver.Response{Status: 500, Body: bytes.Repeat([]byte("x"), 4096)}
 		b.settle(s, true)
 		b.h.Advance(10 * year)
-		if rec := b.in(idem.StateUnknown, 1); !sameResponse(rec.Response, s.Response) {
+		if rec := b.in(driver.StateUnknown, 1); !sameResponse(rec.Response, s.Response) {
 			b.Errorf("Get(%v) after years = %s, want %s", b.id, describeResponse(rec.Response), describeResponse(s.Response))
 		}
 		b.isOpen(true)
-		b.settle(decision(a, idem.StateCompleted), true)
+		b.settle(decision(a, driver.StateCompleted), true)
 	}},
 	{name: "a used token never goes by its own expiry", moves: true, run: func(b *storeBench) {
 		b.issue(time.Hour)
-		a, _ := b.start(idem.IssuedToken)
-		s := settlement(a, idem.StateCompleted)
+		a, _ := b.start(driver.IssuedToken)
+		s := settlement(a, driver.StateCompleted)
 		s.ResultTTL, s.KeyTTL = 24*time.Hour, 48*time.Hour
 		b.settle(s, true)
 		b.h.Advance(2 * time.Hour)
-		b.in(idem.StateCompleted, 1)
+		b.in(driver.StateCompleted, 1)
 		b.issue(time.Hour)
-		b.in(idem.StateCompleted, 1)
+		b.in(driver.StateCompleted, 1)
 	}},
 	{name: "a result that is not kept is expired at once", run: func(b *storeBench) {
 		a, _ := b.startFor(0, 0)
-		s := settlement(a, idem.StateCompleted)
+		s := settlement(a, driver.StateCompleted)
 		s.ResultTTL = 0
 		b.settle(s, true)
-		if rec := b.in(idem.StateExpired, 1); rec.Response != nil {
+		if rec := b.in(driver.StateExpired, 1); rec.Response != nil {
 			b.Errorf("Get(%v) = a response, want none", b.id)
 		}
 	}},
 	{name: "a settlement sent again after the result went stands", moves: true, run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
-		s := settlement(a, idem.StateCompleted)
+		a, _ := b.start(driver.ClientKey)
+		s := settlement(a, driver.StateCompleted)
 		b.settle(s, true)
 		b.h.Advance(s.ResultTTL)
 		b.settleAgain(s, true)
-		b.in(idem.StateExpired, 1)
+		b.in(driver.StateExpired, 1)
 	}},
 	{name: "the clock is the store's", moves: true, run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.start(driver.ClientKey)
 		first := b.get().Started
-		b.settle(settlement(a, idem.StateReleased), true)
+		b.settle(settlement(a, driver.StateReleased), true)
 		b.h.Advance(time.Hour)
-		b.start(idem.ClientKey)
+		b.start(driver.ClientKey)
 		if got := b.get().Started.Sub(first); got < time.Hour || got > time.Hour+storeTimeout {
 			b.Errorf("Begin(%v) an hour later = started %v later", b.id, got)
 		}
 	}},
 	{name: "the caller's clock does not matter", run: func(b *storeBench) {
-		s, _ := b.restoring(idem.ClientKey, idem.StateCompleted) // started years ago
+		s, _ := b.restoring(driver.ClientKey, driver.StateCompleted) // started years ago
 		before := b.get()
 		rec := b.settle(s, true)
-		if got := rec.KeyExpires.Sub(rec.Settled); got != s.KeyTTL || before.State != idem.StateNone {
+		if got := rec.KeyExpires.Sub(rec.Settled); got != s.KeyTTL || before.State != driver.StateNone {
 			b.Errorf("Settle(%v) = key for %v, want %v", b.id, got, s.KeyTTL)
 		}
-		b.in(idem.StateCompleted, s.Attempt.Number)
+		b.in(driver.StateCompleted, s.Attempt.Number)
 	}},
 }
 
 // expires follows a completed record to its end.
-func (b *storeBench) expires(r *idem.Response) {
+func (b *storeBench) expires(r *driver.Response) {
 	b.Helper()
 	a, _ := b.startFor(0, 0)
-	s := settlement(a, idem.StateCompleted)
+	s := settlement(a, driver.StateCompleted)
 	s.Response, s.ResultTTL, s.KeyTTL = r, b.ttl(), 2*b.ttl()
 	if b.h.Advance == nil {
 		s.KeyTTL = 3 * time.Second // a slow machine sees the state between
 	}
 	completed := b.settle(s, true)
-	b.becomes(idem.StateExpired)
+	b.becomes(driver.StateExpired)
 	want := completed
-	want.State, want.Response = idem.StateExpired, nil
+	want.State, want.Response = driver.StateExpired, nil
 	if diff := differ(b.get(), want); diff != "" {
 		b.Errorf("Get(%v) after the result expired: %s", b.id, diff)
 	}
-	b.kept(b.request(idem.ClientKey), idem.StateExpired)
-	b.becomes(idem.StateNone)
-	if next, _ := b.start(idem.ClientKey); next.Number != 1 {
+	b.kept(b.request(driver.ClientKey), driver.StateExpired)
+	b.becomes(driver.StateNone)
+	if next, _ := b.start(driver.ClientKey); next.Number != 1 {
 		b.Errorf("Begin(%v) after the key expired = attempt %d, want 1", b.id, next.Number)
 	}
 }
@@ -193,7 +193,7 @@ func (b *storeBench) ttl() time.Duration {
 }
 
 // becomes lets ttl pass and requires a state.
-func (b *storeBench) becomes(want idem.State) {
+func (b *storeBench) becomes(want driver.State) {
 	b.Helper()
 	before := b.get().State
 	if b.h.Advance != nil {

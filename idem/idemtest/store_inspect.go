@@ -4,18 +4,18 @@ import (
 	"slices"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-// storeInspectTests are about what operators see. A Store that is no [idem.StoreInspector] passes
+// storeInspectTests are about what operators see. A Store that is no [driver.StoreInspector] passes
 // them.
 var storeInspectTests = []storeTest{
 	{name: "the clock is that of the records", run: func(b *storeBench) {
-		in, ok := b.s.(idem.StoreInspector)
+		in, ok := b.s.(driver.StoreInspector)
 		if !ok {
 			return
 		}
-		attempt, _ := b.start(idem.ClientKey)
+		attempt, _ := b.start(driver.ClientKey)
 		now, err := in.Clock(b.ctx)
 		rec, getErr := b.s.Get(b.ctx, b.id)
 		if err != nil || getErr != nil || rec.Attempt != attempt {
@@ -26,22 +26,22 @@ var storeInspectTests = []storeTest{
 		}
 	}},
 	{name: "decisions of persons are kept, newest first", run: func(b *storeBench) {
-		in, ok := b.s.(idem.StoreInspector)
+		in, ok := b.s.(driver.StoreInspector)
 		if !ok {
 			return
 		}
-		want := []idem.Decision{{By: "ada", Reason: "first"}, {By: "resolver"}, {By: "bob", Reason: "third"}}
+		want := []driver.Decision{{By: "ada", Reason: "first"}, {By: "resolver"}, {By: "bob", Reason: "third"}}
 		for _, d := range want {
-			attempt, _ := b.start(idem.ClientKey)
-			s := settlement(attempt, idem.StateReleased)
-			s.ID, s.Decision = idem.NewNonce(), d
+			attempt, _ := b.start(driver.ClientKey)
+			s := settlement(attempt, driver.StateReleased)
+			s.ID, s.Decision = driver.NewNonce(), d
 			if res, err := b.s.Settle(b.ctx, b.id, s); err != nil || !res.Settled {
 				b.Fatalf("Settle() by %s = %+v, %v, want it settled", d.By, res, err)
 			}
 		}
 		got, err := in.Decisions(b.ctx, b.id)
 		if err != nil || len(got) != 2 || got[0].Decision != want[2] || got[1].Decision != want[0] ||
-			got[0].Attempt != 3 || got[1].Attempt != 1 || got[1].State != idem.StateReleased || got[0].At.Before(got[1].At) {
+			got[0].Attempt != 3 || got[1].Attempt != 1 || got[1].State != driver.StateReleased || got[0].At.Before(got[1].At) {
 			b.Errorf("Decisions() = %+v, %v, want those of bob and ada", got, err)
 		}
 		if got, err := in.Decisions(b.ctx, randomKeyID()); err != nil || len(got) != 0 {
@@ -49,22 +49,22 @@ var storeInspectTests = []storeTest{
 		}
 	}},
 	{name: "each key is listed", run: func(b *storeBench) {
-		in, ok := b.s.(idem.StoreInspector)
+		in, ok := b.s.(driver.StoreInspector)
 		if !ok {
 			return
 		}
-		settled, _ := b.start(idem.ClientKey)
-		if _, err := b.s.Settle(b.ctx, b.id, settlement(settled, idem.StateCompleted)); err != nil {
+		settled, _ := b.start(driver.ClientKey)
+		if _, err := b.s.Settle(b.ctx, b.id, settlement(settled, driver.StateCompleted)); err != nil {
 			b.Fatal(err)
 		}
-		want := []idem.KeyID{b.id}
+		want := []driver.KeyID{b.id}
 		for range 20 {
 			b.id = randomKeyID()
-			b.start(idem.ClientKey)
+			b.start(driver.ClientKey)
 			want = append(want, b.id)
 		}
-		var got []idem.KeyID
-		if err := in.EachKey(b.ctx, func(id idem.KeyID) bool { got = append(got, id); return true }); err != nil {
+		var got []driver.KeyID
+		if err := in.EachKey(b.ctx, func(id driver.KeyID) bool { got = append(got, id); return true }); err != nil {
 			b.Fatalf("EachKey() = %v", err)
 		}
 		for _, id := range want {
@@ -73,7 +73,7 @@ var storeInspectTests = []storeTest{
 			}
 		}
 		calls := 0
-		if err := in.EachKey(b.ctx, func(idem.KeyID) bool { calls++; return false }); err != nil || calls != 1 {
+		if err := in.EachKey(b.ctx, func(driver.KeyID) bool { calls++; return false }); err != nil || calls != 1 {
 			b.Errorf("EachKey() called f %d times after false, %v, want once", calls, err)
 		}
 	}},

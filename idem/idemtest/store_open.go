@@ -5,38 +5,38 @@ import (
 	"slices"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // storeOpenTests are about ListOpen.
 var storeOpenTests = []storeTest{
 	{name: "nothing is open at first", run: func(b *storeBench) {
-		if got := b.open(idem.OpenQuery{}); len(got) != 0 {
+		if got := b.open(driver.OpenQuery{}); len(got) != 0 {
 			b.Errorf("ListOpen() = %d records, want none", len(got))
 		}
 	}},
 	{name: "pending and unknown are, by state", run: func(b *storeBench) {
-		_, _ = b.start(idem.ClientKey)
+		_, _ = b.start(driver.ClientKey)
 		pending := b.id
 		b.id = randomKeyID()
-		a, _ := b.start(idem.ClientKey)
-		b.settle(settlement(a, idem.StateUnknown), true)
+		a, _ := b.start(driver.ClientKey)
+		b.settle(settlement(a, driver.StateUnknown), true)
 		unknown := b.id
-		b.listed(idem.OpenQuery{State: idem.StatePending}, pending)
-		b.listed(idem.OpenQuery{State: idem.StateUnknown}, unknown)
-		if got := b.open(idem.OpenQuery{}); len(got) != 2 {
+		b.listed(driver.OpenQuery{State: driver.StatePending}, pending)
+		b.listed(driver.OpenQuery{State: driver.StateUnknown}, unknown)
+		if got := b.open(driver.OpenQuery{}); len(got) != 2 {
 			b.Errorf("ListOpen() = %d records, want 2", len(got))
 		}
 	}},
 	{name: "a row is the whole record", run: func(b *storeBench) {
 		for _, size := range []int{10, 4096} {
 			b.id = randomKeyID()
-			a, _ := b.start(idem.ClientKey)
-			s := decision(a, idem.StateUnknown)
-			s.Response = &idem.Response{Status: 502, Body: bytes.Repeat([]byte("x"), size)}
+			a, _ := b.start(driver.ClientKey)
+			s := decision(a, driver.StateUnknown)
+			s.Response = &driver.Response{Status: 502, Body: bytes.Repeat([]byte("x"), size)}
 			b.settle(s, true)
-			rows := b.open(idem.OpenQuery{State: idem.StateUnknown})
-			i := slices.IndexFunc(rows, func(r idem.OpenRecord) bool { return r.ID == b.id })
+			rows := b.open(driver.OpenQuery{State: driver.StateUnknown})
+			i := slices.IndexFunc(rows, func(r driver.OpenRecord) bool { return r.ID == b.id })
 			if i < 0 {
 				b.Fatalf("ListOpen() does not list %v", b.id)
 			}
@@ -46,38 +46,38 @@ var storeOpenTests = []storeTest{
 		}
 	}},
 	{name: "a listing without responses, and without what the caller skips", run: func(b *storeBench) {
-		var all []idem.KeyID
+		var all []driver.KeyID
 		for _, size := range []int{10, 4096, 0, 10, 0} {
 			b.id = randomKeyID()
-			a, _ := b.start(idem.ClientKey)
-			s := decision(a, idem.StateUnknown)
+			a, _ := b.start(driver.ClientKey)
+			s := decision(a, driver.StateUnknown)
 			if s.Response = nil; size > 0 {
-				s.Response = &idem.Response{Status: 502, Body: bytes.Repeat([]byte("x"), size)}
+				s.Response = &driver.Response{Status: 502, Body: bytes.Repeat([]byte("x"), size)}
 			}
 			b.settle(s, true)
 			all = append(all, b.id)
 		}
-		rows := b.open(idem.OpenQuery{WithoutResponses: true})
+		rows := b.open(driver.OpenQuery{WithoutResponses: true})
 		for _, r := range rows {
-			if r.Record.Response != nil || r.Record.ResponseErr != nil || r.Err != nil || r.Record.State != idem.StateUnknown {
+			if r.Record.Response != nil || r.Record.ResponseErr != nil || r.Err != nil || r.Record.State != driver.StateUnknown {
 				b.Errorf("ListOpen() without responses lists %+v", r)
 			}
 		}
 		for limit := range 3 { // 0 is the largest
-			for _, skip := range [][]idem.KeyID{all[:1], all[1:4], all} {
-				got := b.open(idem.OpenQuery{Limit: limit, Skip: func(c idem.OpenCursor) bool { return slices.Contains(skip, c.ID) }})
-				if len(rows) != len(all) || limit == 0 && len(got) != len(all)-len(skip) || slices.ContainsFunc(got, func(r idem.OpenRecord) bool { return slices.Contains(skip, r.ID) }) {
+			for _, skip := range [][]driver.KeyID{all[:1], all[1:4], all} {
+				got := b.open(driver.OpenQuery{Limit: limit, Skip: func(c driver.OpenCursor) bool { return slices.Contains(skip, c.ID) }})
+				if len(rows) != len(all) || limit == 0 && len(got) != len(all)-len(skip) || slices.ContainsFunc(got, func(r driver.OpenRecord) bool { return slices.Contains(skip, r.ID) }) {
 					b.Errorf("ListOpen() of %d records, %d of them to be skipped, lists %d", len(all), len(skip), len(got))
 				}
 			}
 		}
 	}},
 	{name: "settled ones are not", run: func(b *storeBench) {
-		for _, state := range []idem.State{idem.StateCompleted, idem.StateReleased} {
-			for _, first := range []idem.State{idem.StatePending, idem.StateUnknown} {
+		for _, state := range []driver.State{driver.StateCompleted, driver.StateReleased} {
+			for _, first := range []driver.State{driver.StatePending, driver.StateUnknown} {
 				b.id = randomKeyID()
-				a, _ := b.start(idem.ClientKey)
-				if first == idem.StateUnknown {
+				a, _ := b.start(driver.ClientKey)
+				if first == driver.StateUnknown {
 					b.settle(decision(a, first), true)
 				}
 				b.isOpen(true)
@@ -89,82 +89,82 @@ var storeOpenTests = []storeTest{
 	{name: "issued tokens are not", run: func(b *storeBench) {
 		b.issue(time.Hour)
 		b.isOpen(false)
-		a, _ := b.start(idem.IssuedToken)
+		a, _ := b.start(driver.IssuedToken)
 		b.isOpen(true)
-		b.settle(settlement(a, idem.StateReleased), true)
+		b.settle(settlement(a, driver.StateReleased), true)
 		b.isOpen(false)
 	}},
 	{name: "oldest first, by the start of the attempt", moves: true, run: func(b *storeBench) {
-		var want []idem.KeyID
-		released, _ := b.start(idem.ClientKey)
+		var want []driver.KeyID
+		released, _ := b.start(driver.ClientKey)
 		again := b.id
-		b.settle(settlement(released, idem.StateReleased), true)
+		b.settle(settlement(released, driver.StateReleased), true)
 		for range 5 {
 			b.h.Advance(time.Minute)
 			b.id = randomKeyID()
-			b.start(idem.ClientKey)
+			b.start(driver.ClientKey)
 			want = append(want, b.id)
 		}
 		b.h.Advance(time.Minute)
 		b.id = again
-		b.start(idem.ClientKey)
-		b.listed(idem.OpenQuery{}, append(want, again)...)
-		b.listed(idem.OpenQuery{Limit: 2}, want[:2]...)
+		b.start(driver.ClientKey)
+		b.listed(driver.OpenQuery{}, append(want, again)...)
+		b.listed(driver.OpenQuery{Limit: 2}, want[:2]...)
 	}},
 	{name: "an unknown attempt keeps its place", moves: true, run: func(b *storeBench) {
 		first := b.id
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.start(driver.ClientKey)
 		b.h.Advance(time.Minute)
 		b.id = randomKeyID()
 		second := b.id
-		b.start(idem.ClientKey)
+		b.start(driver.ClientKey)
 		b.h.Advance(time.Minute)
 		b.id = first
-		b.settle(settlement(a, idem.StateUnknown), true)
-		b.listed(idem.OpenQuery{}, first, second)
-		b.listed(idem.OpenQuery{OlderThan: 90 * time.Second}, first)
+		b.settle(settlement(a, driver.StateUnknown), true)
+		b.listed(driver.OpenQuery{}, first, second)
+		b.listed(driver.OpenQuery{OlderThan: 90 * time.Second}, first)
 	}},
 	{name: "old enough only", moves: true, run: func(b *storeBench) {
 		first := b.id
-		b.start(idem.ClientKey)
+		b.start(driver.ClientKey)
 		b.h.Advance(time.Hour)
 		b.id = randomKeyID()
-		b.start(idem.ClientKey)
-		b.listed(idem.OpenQuery{OlderThan: time.Minute}, first)
-		b.listed(idem.OpenQuery{OlderThan: time.Minute, State: idem.StateUnknown})
+		b.start(driver.ClientKey)
+		b.listed(driver.OpenQuery{OlderThan: time.Minute}, first)
+		b.listed(driver.OpenQuery{OlderThan: time.Minute, State: driver.StateUnknown})
 		b.h.Advance(time.Hour)
-		b.listed(idem.OpenQuery{OlderThan: time.Minute}, first, b.id)
+		b.listed(driver.OpenQuery{OlderThan: time.Minute}, first, b.id)
 	}},
 	{name: "what has just begun is not old", run: func(b *storeBench) {
-		b.start(idem.ClientKey)
-		b.listed(idem.OpenQuery{OlderThan: time.Hour})
+		b.start(driver.ClientKey)
+		b.listed(driver.OpenQuery{OlderThan: time.Hour})
 	}},
 	{name: "many, with a limit and a state", run: func(b *storeBench) {
 		const n = 80
-		started := make(map[idem.KeyID]time.Time, n)
+		started := make(map[driver.KeyID]time.Time, n)
 		unknown := 0
 		for i := range n {
 			b.id = randomKeyID()
-			res := b.begin(b.request(idem.ClientKey))
+			res := b.begin(b.request(driver.ClientKey))
 			started[b.id] = res.Record.Started
 			if i%3 == 0 {
-				b.settle(settlement(res.Record.Attempt, idem.StateUnknown), true)
+				b.settle(settlement(res.Record.Attempt, driver.StateUnknown), true)
 				unknown++
 			}
 		}
 		for _, q := range []struct {
-			idem.OpenQuery
+			driver.OpenQuery
 			want int
 		}{
-			{idem.OpenQuery{}, n}, {idem.OpenQuery{Limit: 1}, 1}, {idem.OpenQuery{Limit: 64}, 64}, {idem.OpenQuery{Limit: n * 2}, n},
-			{idem.OpenQuery{State: idem.StateUnknown}, unknown}, {idem.OpenQuery{State: idem.StateUnknown, Limit: 20}, 20},
-			{idem.OpenQuery{State: idem.StatePending}, n - unknown},
+			{driver.OpenQuery{}, n}, {driver.OpenQuery{Limit: 1}, 1}, {driver.OpenQuery{Limit: 64}, 64}, {driver.OpenQuery{Limit: n * 2}, n},
+			{driver.OpenQuery{State: driver.StateUnknown}, unknown}, {driver.OpenQuery{State: driver.StateUnknown, Limit: 20}, 20},
+			{driver.OpenQuery{State: driver.StatePending}, n - unknown},
 		} {
 			got := b.open(q.OpenQuery)
 			if len(got) != q.want {
 				b.Fatalf("ListOpen(%+v) = %d records, want %d", q.OpenQuery, len(got), q.want)
 			}
-			listed := make(map[idem.KeyID]bool, len(got))
+			listed := make(map[driver.KeyID]bool, len(got))
 			for i, r := range got {
 				listed[r.ID] = true
 				if i > 0 && r.Record.Started.Before(got[i-1].Record.Started) {
@@ -173,7 +173,7 @@ var storeOpenTests = []storeTest{
 			}
 			last := got[len(got)-1].Record.Started
 			for id, at := range started {
-				if q.State == idem.StateNone && at.Before(last) && !listed[id] {
+				if q.State == driver.StateNone && at.Before(last) && !listed[id] {
 					b.Errorf("ListOpen(%+v) leaves out %v, which is older than the last row", q.OpenQuery, id)
 				}
 			}
@@ -181,13 +181,13 @@ var storeOpenTests = []storeTest{
 				b.Errorf("ListOpen(%+v) lists a record twice", q.OpenQuery)
 			}
 		}
-		var whole []idem.KeyID
-		for _, r := range b.open(idem.OpenQuery{}) {
+		var whole []driver.KeyID
+		for _, r := range b.open(driver.OpenQuery{}) {
 			whole = append(whole, r.ID)
 		}
 		for _, limit := range []int{1, 7, 64} {
-			var paged []idem.KeyID
-			for q := (idem.OpenQuery{Limit: limit}); ; {
+			var paged []driver.KeyID
+			for q := (driver.OpenQuery{Limit: limit}); ; {
 				page := b.page(q)
 				for _, r := range page.Records {
 					paged = append(paged, r.ID)
@@ -204,9 +204,9 @@ var storeOpenTests = []storeTest{
 }
 
 // listed requires exactly these rows, in this order.
-func (b *storeBench) listed(q idem.OpenQuery, want ...idem.KeyID) {
+func (b *storeBench) listed(q driver.OpenQuery, want ...driver.KeyID) {
 	b.Helper()
-	var got []idem.KeyID
+	var got []driver.KeyID
 	for _, r := range b.open(q) {
 		got = append(got, r.ID)
 	}

@@ -3,7 +3,7 @@ package idemtest
 import (
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // storeResendTests send calls twice, late, and with others in between.
@@ -16,9 +16,9 @@ var storeResendTests = []storeTest{
 	}},
 	{name: "Issue after the token was used", run: func(b *storeBench) {
 		b.issue(time.Hour)
-		a, _ := b.start(idem.IssuedToken)
+		a, _ := b.start(driver.IssuedToken)
 		b.unchanged(func() { b.issue(time.Hour) })
-		for _, state := range []idem.State{idem.StateUnknown, idem.StateCompleted} {
+		for _, state := range []driver.State{driver.StateUnknown, driver.StateCompleted} {
 			b.settle(settlement(a, state), true)
 			b.unchanged(func() {
 				if rec := b.issue(time.Hour); rec.State != state {
@@ -28,9 +28,9 @@ var storeResendTests = []storeTest{
 		}
 	}},
 	{name: "Begin", run: func(b *storeBench) {
-		for _, kind := range []idem.KeyKind{idem.ClientKey, idem.IssuedToken} {
+		for _, kind := range []driver.KeyKind{driver.ClientKey, driver.IssuedToken} {
 			b.id = randomKeyID()
-			if kind == idem.IssuedToken {
+			if kind == driver.IssuedToken {
 				b.issue(time.Hour)
 			}
 			a, req := b.start(kind)
@@ -42,65 +42,65 @@ var storeResendTests = []storeTest{
 		}
 	}},
 	{name: "Begin after its completion", run: func(b *storeBench) {
-		a, req := b.start(idem.ClientKey)
-		b.settle(settlement(a, idem.StateCompleted), true)
+		a, req := b.start(driver.ClientKey)
+		b.settle(settlement(a, driver.StateCompleted), true)
 		b.stale(req)
 	}},
 	{name: "Begin after its release", run: func(b *storeBench) {
-		a, req := b.start(idem.ClientKey)
-		b.settle(settlement(a, idem.StateReleased), true)
+		a, req := b.start(driver.ClientKey)
+		b.settle(settlement(a, driver.StateReleased), true)
 		b.stale(req)
 	}},
 	{name: "Begin after its token's release", run: func(b *storeBench) {
 		b.issue(time.Hour)
-		a, req := b.start(idem.IssuedToken)
-		b.settle(settlement(a, idem.StateReleased), true)
+		a, req := b.start(driver.IssuedToken)
+		b.settle(settlement(a, driver.StateReleased), true)
 		b.stale(req)
 	}},
 	{name: "Begin after the next attempt began", run: func(b *storeBench) {
-		a, req := b.start(idem.ClientKey)
-		b.settle(settlement(a, idem.StateReleased), true)
-		next, _ := b.start(idem.ClientKey)
+		a, req := b.start(driver.ClientKey)
+		b.settle(settlement(a, driver.StateReleased), true)
+		next, _ := b.start(driver.ClientKey)
 		b.stale(req)
-		b.settle(settlement(next, idem.StateReleased), true)
+		b.settle(settlement(next, driver.StateReleased), true)
 		b.stale(req)
 	}},
 	{name: "Begin after its Abort, and Abort again", run: func(b *storeBench) {
-		_, req := b.start(idem.ClientKey)
+		_, req := b.start(driver.ClientKey)
 		b.abort(req)
 		b.stale(req)
 		b.abortAgain(req)
 		b.stale(req)
 	}},
 	{name: "Begin before, between and after two Aborts", run: func(b *storeBench) {
-		req := b.request(idem.ClientKey)
+		req := b.request(driver.ClientKey)
 		b.abort(req)
 		b.stale(req)
 		b.abortAgain(req)
 		b.stale(req)
 	}},
 	{name: "Abort after a later attempt", run: func(b *storeBench) {
-		_, req := b.start(idem.ClientKey)
+		_, req := b.start(driver.ClientKey)
 		b.abort(req)
-		later, _ := b.start(idem.ClientKey)
+		later, _ := b.start(driver.ClientKey)
 		b.abortAgain(req)
-		b.settle(settlement(later, idem.StateUnknown), true)
+		b.settle(settlement(later, driver.StateUnknown), true)
 		b.abortAgain(req)
-		b.settle(settlement(later, idem.StateCompleted), true)
+		b.settle(settlement(later, driver.StateCompleted), true)
 		b.abortAgain(req)
 	}},
 	{name: "Abort after a later release", run: func(b *storeBench) {
-		_, req := b.start(idem.ClientKey)
+		_, req := b.start(driver.ClientKey)
 		b.abort(req)
-		later, _ := b.start(idem.ClientKey)
-		b.settle(settlement(later, idem.StateReleased), true)
+		later, _ := b.start(driver.ClientKey)
+		b.settle(settlement(later, driver.StateReleased), true)
 		b.abortAgain(req)
 	}},
 	{name: "Settle to every state", run: func(b *storeBench) {
-		for _, kind := range []idem.KeyKind{idem.ClientKey, idem.IssuedToken} {
-			for _, state := range []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateUnknown} {
+		for _, kind := range []driver.KeyKind{driver.ClientKey, driver.IssuedToken} {
+			for _, state := range []driver.State{driver.StateCompleted, driver.StateReleased, driver.StateUnknown} {
 				b.id = randomKeyID()
-				if kind == idem.IssuedToken {
+				if kind == driver.IssuedToken {
 					b.issue(time.Hour)
 				}
 				a, _ := b.start(kind)
@@ -112,33 +112,33 @@ var storeResendTests = []storeTest{
 		}
 	}},
 	{name: "Settle after a decision", run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
-		mine, other := decision(a, idem.StateUnknown), decision(a, idem.StateCompleted)
+		a, _ := b.start(driver.ClientKey)
+		mine, other := decision(a, driver.StateUnknown), decision(a, driver.StateCompleted)
 		b.settle(mine, true)
 		b.settle(other, true)
 		b.settleAgain(mine, false)
 		b.settleAgain(other, true)
 	}},
 	{name: "Settle by two to the same state", run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
-		mine, other := decision(a, idem.StateCompleted), decision(a, idem.StateCompleted)
+		a, _ := b.start(driver.ClientKey)
+		mine, other := decision(a, driver.StateCompleted), decision(a, driver.StateCompleted)
 		b.settle(mine, true)
 		b.settleAgain(other, false)
 		b.settleAgain(mine, true)
 	}},
 	{name: "Settle after the next attempt began", run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
-		s := settlement(a, idem.StateReleased)
+		a, _ := b.start(driver.ClientKey)
+		s := settlement(a, driver.StateReleased)
 		b.settle(s, true)
-		next, _ := b.start(idem.ClientKey)
+		next, _ := b.start(driver.ClientKey)
 		b.settleAgain(s, false)
-		b.settle(settlement(next, idem.StateCompleted), true)
+		b.settle(settlement(next, driver.StateCompleted), true)
 		b.settleAgain(s, false)
 	}},
 	{name: "Settle to unknown after completion", run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
-		unknown, completed := settlement(a, idem.StateUnknown), settlement(a, idem.StateCompleted)
-		unknown.ID = idem.NewNonce()
+		a, _ := b.start(driver.ClientKey)
+		unknown, completed := settlement(a, driver.StateUnknown), settlement(a, driver.StateCompleted)
+		unknown.ID = driver.NewNonce()
 		b.settle(unknown, true)
 		b.settle(completed, true)
 		b.settleAgain(unknown, false)

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // storeRetireTests are about dead lock domains.
@@ -13,7 +13,7 @@ var storeRetireTests = []storeTest{
 		for _, domain := range []string{"d", "zookeeper-" + strings.Repeat("x", 200)} {
 			b.retired(domain, false)
 			for range 2 {
-				if err := b.s.RetireDomain(b.ctx, domain, idem.Decision{By: "me", Reason: "burnt down"}); err != nil {
+				if err := b.s.RetireDomain(b.ctx, domain, driver.Decision{By: "me", Reason: "burnt down"}); err != nil {
 					b.Fatalf("RetireDomain(%q) = %v", domain, err)
 				}
 				b.retired(domain, true)
@@ -28,17 +28,17 @@ var storeHighestTests = []storeTest{
 	{name: "the highest fence of a domain is kept", run: func(b *storeBench) {
 		long := "zookeeper-" + strings.Repeat("x", 200)
 		for _, step := range []struct {
-			note    idem.Fence
+			note    driver.Fence
 			highest uint64
 		}{
-			{idem.Fence{Domain: "d", Token: 9}, 9},
-			{idem.Fence{Domain: "d", Token: 10}, 10}, // not in the order of texts
-			{idem.Fence{Domain: "d", Token: 10}, 10}, // sent again
-			{idem.Fence{Domain: "d", Token: 3}, 10},  // late
-			{idem.Fence{Domain: "d", Token: 1<<60 + 1}, 1<<60 + 1},
-			{idem.Fence{Domain: "d", Token: 1 << 60}, 1<<60 + 1},
-			{idem.Fence{Domain: long, Token: 5}, 5},
-			{idem.Fence{Domain: long[:209], Token: 7}, 7},
+			{driver.Fence{Domain: "d", Token: 9}, 9},
+			{driver.Fence{Domain: "d", Token: 10}, 10}, // not in the order of texts
+			{driver.Fence{Domain: "d", Token: 10}, 10}, // sent again
+			{driver.Fence{Domain: "d", Token: 3}, 10},  // late
+			{driver.Fence{Domain: "d", Token: 1<<60 + 1}, 1<<60 + 1},
+			{driver.Fence{Domain: "d", Token: 1 << 60}, 1<<60 + 1},
+			{driver.Fence{Domain: long, Token: 5}, 5},
+			{driver.Fence{Domain: long[:209], Token: 7}, 7},
 		} {
 			if err := b.s.NoteFence(b.ctx, step.note); err != nil {
 				b.Fatalf("NoteFence(%v) = %v", step.note, err)
@@ -52,7 +52,7 @@ var storeHighestTests = []storeTest{
 		var all sync.WaitGroup
 		for token := range uint64(16) {
 			all.Go(func() {
-				if err := b.s.NoteFence(b.ctx, idem.Fence{Domain: "d", Token: token + 1}); err != nil {
+				if err := b.s.NoteFence(b.ctx, driver.Fence{Domain: "d", Token: token + 1}); err != nil {
 					b.Errorf("NoteFence(d/%d) = %v", token+1, err)
 				}
 			})

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // begin calls Begin and requires an answer.
-func (b *storeBench) begin(req idem.BeginRequest) idem.BeginResult {
+func (b *storeBench) begin(req driver.BeginRequest) driver.BeginResult {
 	b.Helper()
 	res, err := b.s.Begin(b.ctx, b.id, req)
 	if err != nil {
@@ -22,33 +22,33 @@ func (b *storeBench) begin(req idem.BeginRequest) idem.BeginResult {
 }
 
 // begun calls Begin and requires a new attempt.
-func (b *storeBench) begun(req idem.BeginRequest) idem.Attempt {
+func (b *storeBench) begun(req driver.BeginRequest) driver.Attempt {
 	b.Helper()
 	res := b.begin(req)
 	a := res.Record.Attempt
-	if !res.Begun || res.Record.State != idem.StatePending || a.Fence != req.Fence || a.Nonce != req.Nonce {
+	if !res.Begun || res.Record.State != driver.StatePending || a.Fence != req.Fence || a.Nonce != req.Nonce {
 		b.Fatalf("Begin(%v, fence %v) = %s, want it begun", b.id, req.Fence, describeBegin(res))
 	}
 	return a
 }
 
 // start begins a new attempt.
-func (b *storeBench) start(kind idem.KeyKind) (idem.Attempt, idem.BeginRequest) {
+func (b *storeBench) start(kind driver.KeyKind) (driver.Attempt, driver.BeginRequest) {
 	b.Helper()
 	req := b.request(kind)
 	return b.begun(req), req
 }
 
 // startFor begins a new attempt of a client key on a route with these times to live.
-func (b *storeBench) startFor(resultTTL, keyTTL time.Duration) (idem.Attempt, idem.BeginRequest) {
+func (b *storeBench) startFor(resultTTL, keyTTL time.Duration) (driver.Attempt, driver.BeginRequest) {
 	b.Helper()
-	req := b.request(idem.ClientKey)
+	req := b.request(driver.ClientKey)
 	req.ResultTTL, req.KeyTTL = resultTTL, keyTTL
 	return b.begun(req), req
 }
 
 // kept calls Begin and requires that nothing starts or changes.
-func (b *storeBench) kept(req idem.BeginRequest, state idem.State) {
+func (b *storeBench) kept(req driver.BeginRequest, state driver.State) {
 	b.Helper()
 	b.unchanged(func() {
 		b.Helper()
@@ -63,19 +63,19 @@ func (b *storeBench) kept(req idem.BeginRequest, state idem.State) {
 }
 
 // stale calls Begin and requires a refusal without any change.
-func (b *storeBench) stale(req idem.BeginRequest) {
+func (b *storeBench) stale(req driver.BeginRequest) {
 	b.Helper()
 	b.unchanged(func() {
 		b.Helper()
 		res, err := b.s.Begin(b.ctx, b.id, req)
-		if res.Begun || !errors.Is(err, idem.ErrStaleFence) {
-			b.Errorf("Begin(%v, fence %v) = %s, %v, want %v", b.id, req.Fence, describeBegin(res), err, idem.ErrStaleFence)
+		if res.Begun || !errors.Is(err, driver.ErrStaleFence) {
+			b.Errorf("Begin(%v, fence %v) = %s, %v, want %v", b.id, req.Fence, describeBegin(res), err, driver.ErrStaleFence)
 		}
 	})
 }
 
 // settle calls Settle and requires this answer.
-func (b *storeBench) settle(s idem.Settlement, settled bool) idem.Record {
+func (b *storeBench) settle(s driver.Settlement, settled bool) driver.Record {
 	b.Helper()
 	res, err := b.s.Settle(b.ctx, b.id, s)
 	if err != nil {
@@ -91,13 +91,13 @@ func (b *storeBench) settle(s idem.Settlement, settled bool) idem.Record {
 }
 
 // settleAgain sends a settlement and requires that nothing changes.
-func (b *storeBench) settleAgain(s idem.Settlement, settled bool) {
+func (b *storeBench) settleAgain(s driver.Settlement, settled bool) {
 	b.Helper()
 	b.unchanged(func() { b.Helper(); b.settle(s, settled) })
 }
 
 // abort calls Abort and requires an answer.
-func (b *storeBench) abort(req idem.BeginRequest) {
+func (b *storeBench) abort(req driver.BeginRequest) {
 	b.Helper()
 	if err := b.s.Abort(b.ctx, b.id, req); err != nil {
 		b.Fatalf("Abort(%v, fence %v) = %v, want <nil>", b.id, req.Fence, err)
@@ -105,13 +105,13 @@ func (b *storeBench) abort(req idem.BeginRequest) {
 }
 
 // abortAgain sends an Abort and requires that nothing changes.
-func (b *storeBench) abortAgain(req idem.BeginRequest) {
+func (b *storeBench) abortAgain(req driver.BeginRequest) {
 	b.Helper()
 	b.unchanged(func() { b.Helper(); b.abort(req) })
 }
 
 // issue calls Issue and requires an answer.
-func (b *storeBench) issue(ttl time.Duration) idem.Record {
+func (b *storeBench) issue(ttl time.Duration) driver.Record {
 	b.Helper()
 	rec, err := b.s.Issue(b.ctx, b.id, ttl)
 	if err != nil {
@@ -121,7 +121,7 @@ func (b *storeBench) issue(ttl time.Duration) idem.Record {
 }
 
 // get calls Get and requires an answer.
-func (b *storeBench) get() idem.Record {
+func (b *storeBench) get() driver.Record {
 	b.Helper()
 	rec, err := b.s.Get(b.ctx, b.id)
 	if err != nil {
@@ -131,7 +131,7 @@ func (b *storeBench) get() idem.Record {
 }
 
 // in requires a state and an attempt number, and returns the record.
-func (b *storeBench) in(state idem.State, number uint32) idem.Record {
+func (b *storeBench) in(state driver.State, number uint32) driver.Record {
 	b.Helper()
 	rec := b.get()
 	if rec.State != state || rec.Attempt.Number != number {
@@ -151,7 +151,7 @@ func (b *storeBench) unchanged(f func()) {
 }
 
 // open returns the first records of a listing, from as many pages as it takes.
-func (b *storeBench) open(q idem.OpenQuery) (rows []idem.OpenRecord) {
+func (b *storeBench) open(q driver.OpenQuery) (rows []driver.OpenRecord) {
 	b.Helper()
 	for limit := q.Limit; ; {
 		page := b.page(q)
@@ -164,7 +164,7 @@ func (b *storeBench) open(q idem.OpenQuery) (rows []idem.OpenRecord) {
 }
 
 // page calls ListOpen and requires an answer within the limit.
-func (b *storeBench) page(q idem.OpenQuery) idem.OpenPage {
+func (b *storeBench) page(q driver.OpenQuery) driver.OpenPage {
 	b.Helper()
 	page, err := b.s.ListOpen(b.ctx, q)
 	if err != nil {
@@ -182,18 +182,18 @@ func (b *storeBench) page(q idem.OpenQuery) idem.OpenPage {
 // isOpen requires the record to be listed as open, or not.
 func (b *storeBench) isOpen(want bool) {
 	b.Helper()
-	got := slices.ContainsFunc(b.open(idem.OpenQuery{}), func(r idem.OpenRecord) bool { return r.ID == b.id })
+	got := slices.ContainsFunc(b.open(driver.OpenQuery{}), func(r driver.OpenRecord) bool { return r.ID == b.id })
 	if got != want {
 		b.Errorf("ListOpen() lists %v: %v, want %v", b.id, got, want)
 	}
 }
 
-func describeBegin(res idem.BeginResult) string {
+func describeBegin(res driver.BeginResult) string {
 	return fmt.Sprintf("begun %v in state %v at attempt %d", res.Begun, res.Record.State, res.Record.Attempt.Number)
 }
 
 // differ describes the difference of two records, or returns "".
-func differ(got, want idem.Record) string {
+func differ(got, want driver.Record) string {
 	type field struct {
 		name      string
 		got, want any
@@ -228,7 +228,7 @@ func nanos(t time.Time) int64 {
 }
 
 // sameResponse takes empty maps and bodies for nil ones.
-func sameResponse(a, b *idem.Response) bool {
+func sameResponse(a, b *driver.Response) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -237,7 +237,7 @@ func sameResponse(a, b *idem.Response) bool {
 		same(a.Header, b.Header) && same(a.Trailer, b.Trailer)
 }
 
-func describeResponse(r *idem.Response) string {
+func describeResponse(r *driver.Response) string {
 	if r == nil {
 		return "none"
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -24,82 +24,82 @@ var storeMutants = map[string]struct {
 	mutant   storeMutant
 }{
 	"fences are doubles": {"fence/fences are compared to their last bit", storeMutant{
-		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+		begin: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 			req.Fence.Token = uint64(float64(req.Fence.Token/2)) * 2
 			return s.Begin(context.Background(), id, req)
 		},
 	}},
 	"fences of other domains count": {"fence/fences of different domains are not compared", storeMutant{
-		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+		begin: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 			req.Fence.Domain = "one for all"
 			return s.Begin(context.Background(), id, req)
 		},
 	}},
 	"a Begin makes a token": {"begin/none, issued token: not begun", storeMutant{
-		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
-			if req.Kind == idem.IssuedToken {
+		begin: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
+			if req.Kind == driver.IssuedToken {
 				_, _ = s.Issue(context.Background(), id, time.Hour)
 			}
 			return s.Begin(context.Background(), id, req)
 		},
 	}},
 	"everybody begins": {"concurrency/one of many begins", storeMutant{
-		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+		begin: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 			res, err := s.Begin(context.Background(), id, req)
 			res.Begun = err == nil
 			return res, err
 		},
 	}},
 	"a Begin begins once": {"resend/Begin", storeMutant{
-		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
-			if rec, _ := s.Get(context.Background(), id); rec.State == idem.StatePending {
-				return idem.BeginResult{Record: rec}, nil
+		begin: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
+			if rec, _ := s.Get(context.Background(), id); rec.State == driver.StatePending {
+				return driver.BeginResult{Record: rec}, nil
 			}
 			return s.Begin(context.Background(), id, req)
 		},
 	}},
 	"a settlement stands by its state": {"resend/Settle by two to the same state", storeMutant{
-		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+		settle: func(s driver.Store, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 			res, err := s.Settle(context.Background(), id, st)
 			res.Settled = res.Settled || res.Record.State == st.State
 			return res, err
 		},
 	}},
 	"the last settlement wins": {"settle/the holder comes too late after a decision", storeMutant{
-		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+		settle: func(s driver.Store, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 			res, err := s.Settle(context.Background(), id, st)
-			if st.State == idem.StateCompleted {
+			if st.State == driver.StateCompleted {
 				res.Settled = true
 			}
 			return res, err
 		},
 	}},
 	"a decision is lost": {"settle/a decision is kept", storeMutant{
-		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+		settle: func(s driver.Store, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 			st.Decision.Reason = ""
 			return s.Settle(context.Background(), id, st)
 		},
 	}},
 	"a lost record stays lost": {"restore/a missing record is written anew", storeMutant{
-		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+		settle: func(s driver.Store, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 			st.Repair = nil
 			return s.Settle(context.Background(), id, st)
 		},
 	}},
 	"results do not expire": {"expiry/a result goes, then its key", storeMutant{
-		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+		settle: func(s driver.Store, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 			st.ResultTTL = st.KeyTTL
 			return s.Settle(context.Background(), id, st)
 		},
 	}},
 	"milliseconds are seconds": {"expiry/a result goes, then its key", storeMutant{
-		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+		settle: func(s driver.Store, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 			st.ResultTTL, st.KeyTTL = st.ResultTTL/1000, st.KeyTTL/1000
 			return s.Settle(context.Background(), id, st)
 		},
 	}},
 	"the author of a settlement forgets the route": {"remember/a shorter settlement keeps the times of the record", storeMutant{
-		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+		begin: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 			if req.RunAgainFrom == nil {
 				req.ResultTTL, req.KeyTTL = 0, 0
 			}
@@ -107,7 +107,7 @@ var storeMutants = map[string]struct {
 		},
 	}},
 	"a repair forgets the route": {"remember/a missing record is written anew with them", storeMutant{
-		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+		settle: func(s driver.Store, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 			if st.Repair != nil {
 				re := *st.Repair
 				re.ResultTTL, re.KeyTTL = 0, 0
@@ -117,7 +117,7 @@ var storeMutants = map[string]struct {
 		},
 	}},
 	"one value of a header is kept": {"response/as it was", storeMutant{
-		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+		settle: func(s driver.Store, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 			if st.Response != nil {
 				r := *st.Response
 				r.Header = map[string][]string{}
@@ -130,60 +130,63 @@ var storeMutants = map[string]struct {
 		},
 	}},
 	"an Abort does nothing": {"abort/a first attempt leaves its fence", storeMutant{
-		abort: func(idem.Store, idem.KeyID, idem.BeginRequest) error { return nil },
+		abort: func(driver.Store, driver.KeyID, driver.BeginRequest) error { return nil },
 	}},
 	"an Abort of nothing leaves no fence": {"abort/a Begin that has not arrived is refused", storeMutant{
-		abort: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) error {
-			if rec, _ := s.Get(context.Background(), id); rec.State != idem.StatePending {
+		abort: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) error {
+			if rec, _ := s.Get(context.Background(), id); rec.State != driver.StatePending {
 				return nil
 			}
 			return s.Abort(context.Background(), id, req)
 		},
 	}},
 	"an Abort counts the attempt": {"abort/a first attempt leaves its fence", storeMutant{
-		abort: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) error {
-			if rec, _ := s.Get(context.Background(), id); rec.State == idem.StatePending && rec.Attempt.Nonce == req.Nonce {
-				_, err := s.Settle(context.Background(), id, idem.Settlement{Attempt: rec.Attempt, State: idem.StateReleased, KeyTTL: time.Hour})
+		abort: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) error {
+			if rec, _ := s.Get(context.Background(), id); rec.State == driver.StatePending && rec.Attempt.Nonce == req.Nonce {
+				_, err := s.Settle(context.Background(), id, driver.Settlement{Attempt: rec.Attempt, State: driver.StateReleased, KeyTTL: time.Hour})
 				return err
 			}
 			return s.Abort(context.Background(), id, req)
 		},
 	}},
 	"an Abort ends any attempt": {"resend/Abort after a later attempt", storeMutant{
-		abort: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) error {
-			if rec, _ := s.Get(context.Background(), id); rec.State == idem.StatePending {
+		abort: func(s driver.Store, id driver.KeyID, req driver.BeginRequest) error {
+			if rec, _ := s.Get(context.Background(), id); rec.State == driver.StatePending {
 				req.Fence, req.Nonce = rec.Attempt.Fence, rec.Attempt.Nonce
 			}
 			return s.Abort(context.Background(), id, req)
 		},
 	}},
 	"pending records expire": {"expiry/pending and unknown never go", storeMutant{
-		get: func(rec idem.Record, now time.Time) idem.Record {
-			if rec.State == idem.StatePending && now.Sub(rec.Started) > 30*24*time.Hour {
-				return idem.Record{}
+		get: func(rec driver.Record, now time.Time) driver.Record {
+			if rec.State == driver.StatePending && now.Sub(rec.Started) > 30*24*time.Hour {
+				return driver.Record{}
 			}
 			return rec
 		},
 	}},
 	"the fingerprint is dropped": {"settle/completed keeps the response", storeMutant{
-		get: func(rec idem.Record, _ time.Time) idem.Record {
-			if rec.State == idem.StateCompleted {
-				rec.Fingerprint = idem.Fingerprint{}
+		get: func(rec driver.Record, _ time.Time) driver.Record {
+			if rec.State == driver.StateCompleted {
+				rec.Fingerprint = driver.Fingerprint{}
 			}
 			return rec
 		},
 	}},
 	"newest first": {"open/oldest first, by the start of the attempt", storeMutant{
-		open: func(rows []idem.OpenRecord, _ idem.OpenQuery) []idem.OpenRecord { slices.Reverse(rows); return rows },
+		open: func(rows []driver.OpenRecord, _ driver.OpenQuery) []driver.OpenRecord {
+			slices.Reverse(rows)
+			return rows
+		},
 	}},
 	"settled is still listed": {"open/settled ones are not", storeMutant{
-		open: func(rows []idem.OpenRecord, _ idem.OpenQuery) []idem.OpenRecord {
+		open: func(rows []driver.OpenRecord, _ driver.OpenQuery) []driver.OpenRecord {
 			return append(rows, openedBefore(rows)...)
 		},
 	}},
 	"the cursor is not looked at within a millisecond": {"open/many, with a limit and a state", storeMutant{
-		open: func(rows []idem.OpenRecord, q idem.OpenQuery) []idem.OpenRecord {
-			return slices.DeleteFunc(rows, func(r idem.OpenRecord) bool {
+		open: func(rows []driver.OpenRecord, q driver.OpenQuery) []driver.OpenRecord {
+			return slices.DeleteFunc(rows, func(r driver.OpenRecord) bool {
 				return q.After != nil && !r.Record.Started.After(q.After.Started)
 			})
 		},
@@ -192,7 +195,7 @@ var storeMutants = map[string]struct {
 		retired: func(bool) bool { return false },
 	}},
 	"the limit is taken for a hint": {"open/many, with a limit and a state", storeMutant{
-		open: func(rows []idem.OpenRecord, q idem.OpenQuery) []idem.OpenRecord {
+		open: func(rows []driver.OpenRecord, q driver.OpenQuery) []driver.OpenRecord {
 			if q.Limit == 1 && len(rows) > 0 {
 				return append(rows, rows[0])
 			}
@@ -202,9 +205,9 @@ var storeMutants = map[string]struct {
 }
 
 // lastOpened remembers rows for the mutant with the endless listing.
-var lastOpened atomic.Pointer[[]idem.OpenRecord]
+var lastOpened atomic.Pointer[[]driver.OpenRecord]
 
-func openedBefore(rows []idem.OpenRecord) []idem.OpenRecord {
+func openedBefore(rows []driver.OpenRecord) []driver.OpenRecord {
 	if len(rows) > 0 {
 		rows = slices.Clone(rows)
 		lastOpened.Store(&rows)
@@ -241,7 +244,7 @@ func TestStoreMutant(t *testing.T) {
 	var moved atomic.Int64
 	now := func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(moved.Load())) }
 	idemtest.RunStore(t, idemtest.StoreHarness{
-		New: func(testing.TB) idem.Store {
+		New: func(testing.TB) driver.Store {
 			s := m
 			s.Store, s.now = memorystore.New(memorystore.WithClock(now)), now
 			return &s
@@ -252,18 +255,18 @@ func TestStoreMutant(t *testing.T) {
 
 // storeMutant is a memory store with faults.
 type storeMutant struct {
-	idem.Store
+	driver.Store
 	now    func() time.Time
-	begin  func(idem.Store, idem.KeyID, idem.BeginRequest) (idem.BeginResult, error)
-	settle func(idem.Store, idem.KeyID, idem.Settlement) (idem.SettleResult, error)
-	abort  func(idem.Store, idem.KeyID, idem.BeginRequest) error
-	get    func(idem.Record, time.Time) idem.Record
-	open   func([]idem.OpenRecord, idem.OpenQuery) []idem.OpenRecord
+	begin  func(driver.Store, driver.KeyID, driver.BeginRequest) (driver.BeginResult, error)
+	settle func(driver.Store, driver.KeyID, driver.Settlement) (driver.SettleResult, error)
+	abort  func(driver.Store, driver.KeyID, driver.BeginRequest) error
+	get    func(driver.Record, time.Time) driver.Record
+	open   func([]driver.OpenRecord, driver.OpenQuery) []driver.OpenRecord
 
 	retired func(bool) bool
 }
 
-func (m *storeMutant) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (m *storeMutant) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	rec, err := m.Store.Get(ctx, id)
 	if m.get != nil {
 		rec = m.get(rec, m.now())
@@ -271,21 +274,21 @@ func (m *storeMutant) Get(ctx context.Context, id idem.KeyID) (idem.Record, erro
 	return rec, err
 }
 
-func (m *storeMutant) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+func (m *storeMutant) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 	if m.begin != nil {
 		return m.begin(m.Store, id, req)
 	}
 	return m.Store.Begin(ctx, id, req)
 }
 
-func (m *storeMutant) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (m *storeMutant) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	if m.settle != nil {
 		return m.settle(m.Store, id, st)
 	}
 	return m.Store.Settle(ctx, id, st)
 }
 
-func (m *storeMutant) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+func (m *storeMutant) Abort(ctx context.Context, id driver.KeyID, req driver.BeginRequest) error {
 	if m.abort != nil {
 		return m.abort(m.Store, id, req)
 	}
@@ -300,7 +303,7 @@ func (m *storeMutant) DomainRetired(ctx context.Context, domain string) (bool, e
 	return retired, err
 }
 
-func (m *storeMutant) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (m *storeMutant) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	page, err := m.Store.ListOpen(ctx, q)
 	if m.open != nil {
 		page.Records = m.open(page.Records, q)

@@ -6,7 +6,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"net"
@@ -190,7 +190,7 @@ func openMySQL(name string, o Options) (*DB, error) {
 
 // open returns a pool. If a server refuses the client over TLS, its errors say the likely reason. A handler
 // of joined mode that ignores a failed statement commits nothing.
-func open(connector driver.Connector, secured, certified bool) *sql.DB {
+func open(connector sqldriver.Connector, secured, certified bool) *sql.DB {
 	if secured {
 		connector = explaining{connector, certified}
 	}
@@ -198,12 +198,12 @@ func open(connector driver.Connector, secured, certified bool) *sql.DB {
 }
 
 type explaining struct {
-	driver.Connector
+	sqldriver.Connector
 	certified bool
 }
 
-// Connect implements driver.Connector.
-func (c explaining) Connect(ctx context.Context) (driver.Conn, error) {
+// Connect implements sqldriver.Connector.
+func (c explaining) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, tlshint.Explain(err, c.certified)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Lock is what is known about the lock of an open attempt.
@@ -26,21 +27,21 @@ const (
 
 // Facts are what is known about a record at one moment.
 type Facts struct {
-	idem.OpenRecord
+	driver.OpenRecord
 
 	Now     time.Time // by the store's clock
 	Lock    Lock
-	Holder  idem.Holder  // with LockOfAttempt and LockOfOther
-	LockErr error        // with LockUnknown
-	Retired bool         // the lock domain of the attempt was retired
-	Policy  *idem.Policy // of the record's route, nil if it is not known here
+	Holder  driver.Holder // with LockOfAttempt and LockOfOther
+	LockErr error         // with LockUnknown
+	Retired bool          // the lock domain of the attempt was retired
+	Policy  *idem.Policy  // of the record's route, nil if it is not known here
 }
 
 // Looker collects facts about records. Its fields do not change. It is safe for concurrent use.
 type Looker struct {
-	Store idem.Store
+	Store driver.Store
 	// Locks returns where the lock of a record would be, or nil if that is not known.
-	Locks func(*idem.Record) idem.LockInspector
+	Locks func(*driver.Record) driver.LockInspector
 	// Policies returns the policy of a route. It is nil where no policy is known.
 	Policies func(route string) (idem.Policy, bool)
 }
@@ -50,7 +51,7 @@ const workers = 16
 
 // Clock returns the time of the store, and that of this process if the store does not tell.
 func (l *Looker) Clock(ctx context.Context) (time.Time, error) {
-	in, ok := l.Store.(idem.StoreInspector)
+	in, ok := l.Store.(driver.StoreInspector)
 	if !ok {
 		return time.Now(), nil
 	}
@@ -63,8 +64,8 @@ func (l *Looker) Clock(ctx context.Context) (time.Time, error) {
 
 // Decisions lists the decisions of people about a key, newest first, as far as the store keeps
 // them.
-func (l *Looker) Decisions(ctx context.Context, id idem.KeyID) ([]idem.Decided, error) {
-	in, ok := l.Store.(idem.StoreInspector)
+func (l *Looker) Decisions(ctx context.Context, id driver.KeyID) ([]driver.Decided, error) {
+	in, ok := l.Store.(driver.StoreInspector)
 	if !ok {
 		return nil, nil
 	}
@@ -78,18 +79,18 @@ func (l *Looker) Decisions(ctx context.Context, id idem.KeyID) ([]idem.Decided, 
 // Get looks at the record of a key. An unreadable record is no error, and has its Err. The
 // record is in StateNone if there is none. If only the response cannot be opened, the record has
 // its ResponseErr.
-func (l *Looker) Get(ctx context.Context, id idem.KeyID) (*Facts, error) {
+func (l *Looker) Get(ctx context.Context, id driver.KeyID) (*Facts, error) {
 	rec, err := l.Store.Get(ctx, id)
-	row := idem.OpenRecord{ID: id, Record: rec}
+	row := driver.OpenRecord{ID: id, Record: rec}
 	switch {
-	case errors.Is(err, idem.ErrNewerRecord), errors.Is(err, idem.ErrCorruptRecord):
+	case errors.Is(err, driver.ErrNewerRecord), errors.Is(err, driver.ErrCorruptRecord):
 		row.Err = err
-	case err != nil && rec.State != idem.StateNone:
+	case err != nil && rec.State != driver.StateNone:
 		row.Record.ResponseErr = err
 	case err != nil:
 		return nil, err
 	}
-	list, err := l.Look(ctx, []idem.OpenRecord{row})
+	list, err := l.Look(ctx, []driver.OpenRecord{row})
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func (l *Looker) Get(ctx context.Context, id idem.KeyID) (*Facts, error) {
 }
 
 // Look returns the facts about records, in their order.
-func (l *Looker) Look(ctx context.Context, rows []idem.OpenRecord) ([]*Facts, error) {
+func (l *Looker) Look(ctx context.Context, rows []driver.OpenRecord) ([]*Facts, error) {
 	now, err := l.Clock(ctx)
 	if err != nil {
 		return nil, err
@@ -161,7 +162,7 @@ func (l *Looker) look(ctx context.Context, f *Facts, retired *domains) {
 		f.LockErr = err
 	case !held:
 		f.Lock = LockFree
-	case domain == idem.JoinedDomain, holder.Nonce == rec.Attempt.Nonce:
+	case domain == driver.JoinedDomain, holder.Nonce == rec.Attempt.Nonce:
 		f.Lock, f.Holder = LockOfAttempt, holder
 	default:
 		f.Lock, f.Holder = LockOfOther, holder
@@ -170,7 +171,7 @@ func (l *Looker) look(ctx context.Context, f *Facts, retired *domains) {
 
 // domains remembers for one listing which lock domains are retired.
 type domains struct {
-	store idem.Store
+	store driver.Store
 
 	mu    sync.Mutex
 	known map[string]bool
@@ -196,15 +197,15 @@ func (d *domains) has(ctx context.Context, domain string) (bool, error) {
 // FindOperation returns the key ID of an operation ID. It looks at the open records first, and
 // then at every record, because an operation ID is a hash of the key ID. found is false if no
 // record has it. The error wraps errors.ErrUnsupported if the store does not list its keys.
-func (l *Looker) FindOperation(ctx context.Context, operation string) (id idem.KeyID, found bool, err error) {
-	match := func(candidate idem.KeyID) bool {
+func (l *Looker) FindOperation(ctx context.Context, operation string) (id driver.KeyID, found bool, err error) {
+	match := func(candidate driver.KeyID) bool {
 		if candidate.OperationID() == operation {
 			id, found = candidate, true
 		}
 		return !found
 	}
 	var failed error // of a part of the store
-	for q := (idem.OpenQuery{}); !found; {
+	for q := (driver.OpenQuery{}); !found; {
 		page, err := l.Store.ListOpen(ctx, q)
 		failed = cmp.Or(failed, err)
 		for i := range page.Records {
@@ -220,7 +221,7 @@ func (l *Looker) FindOperation(ctx context.Context, operation string) (id idem.K
 	if failed != nil {
 		return id, false, failed
 	}
-	in, ok := l.Store.(idem.StoreInspector)
+	in, ok := l.Store.(driver.StoreInspector)
 	if !ok {
 		return id, false, fmt.Errorf("the store does not list its keys: %w", errors.ErrUnsupported)
 	}

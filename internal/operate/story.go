@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Story tells a person about a record. Each part is a text of one line, or "" if there is
@@ -48,12 +48,12 @@ func (f *Facts) Settleable() bool {
 	if f.Err != nil || !f.Record.State.Open() || f.Lock == LockOfAttempt {
 		return false
 	}
-	return f.Lock != LockElsewhere || f.Record.State == idem.StateUnknown
+	return f.Lock != LockElsewhere || f.Record.State == driver.StateUnknown
 }
 
 func (f *Facts) holder() string {
 	name, gone := f.Holder.String(), "gone"
-	if f.Record.State == idem.StateUnknown {
+	if f.Record.State == driver.StateUnknown {
 		gone = "ended" // often in a process that lives
 	}
 	switch {
@@ -83,26 +83,26 @@ const runsAgain = "The next request with the key runs the handler again. If the 
 func (f *Facts) next() string {
 	rec := &f.Record
 	switch {
-	case errors.Is(f.Err, idem.ErrNewerRecord):
+	case errors.Is(f.Err, driver.ErrNewerRecord):
 		return "An instance of the newer build goes on with it. This build leaves it alone."
 	case f.Err != nil:
 		return "Nothing. No build can read the record, and repeats are refused."
 	}
 	switch rec.State {
-	case idem.StateIssued:
+	case driver.StateIssued:
 		if rec.Attempt.Number > 0 {
 			return runsAgain + " Its token is good until " + Stamp(rec.TokenExpires) + "."
 		}
 		return "The token waits for its first use until " + Stamp(rec.TokenExpires) + "."
-	case idem.StateCompleted:
+	case driver.StateCompleted:
 		return "Repeats get the stored response until " + Stamp(rec.ResultExpires) + ", and are refused from then on until " + Stamp(rec.KeyExpires) + "."
-	case idem.StateExpired:
+	case driver.StateExpired:
 		return "Repeats are refused until " + Stamp(rec.KeyExpires) + ". Then the key is forgotten, and a request with it runs."
-	case idem.StateReleased:
+	case driver.StateReleased:
 		return runsAgain + " Without a request the key is forgotten at " + Stamp(rec.KeyExpires) + "."
-	case idem.StatePending:
+	case driver.StatePending:
 		return f.nextPending()
-	case idem.StateUnknown:
+	case driver.StateUnknown:
 		return f.nextUnknown()
 	}
 	return ""

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -19,49 +20,49 @@ func TestStory(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 23, 3, 0, 0, 0, time.UTC)
 	leave, ask, again := &idem.Policy{}, &idem.Policy{InDoubt: resolver}, &idem.Policy{InDoubt: idem.RunAgain()}
-	process := idem.Holder{Host: "pay-1", PID: 7}
+	process := driver.Holder{Host: "pay-1", PID: 7}
 	tests := []struct {
 		name   string
-		state  idem.State
+		state  driver.State
 		err    error
 		lock   operate.Lock
-		holder idem.Holder
+		holder driver.Holder
 		policy *idem.Policy
 
 		wantHolder, wantNext, wantSettle string // parts; "" stands for nothing at all
 	}{
-		{"handler runs", idem.StatePending, nil, operate.LockOfAttempt, process, ask, "alive: pay-1 (process 7)", "when the handler ends", ""},
-		{"transaction runs", idem.StatePending, nil, operate.LockOfAttempt, idem.Holder{}, nil, "alive: a transaction", "when the handler ends", ""},
-		{"interrupted, resolver", idem.StatePending, nil, operate.LockFree, idem.Holder{}, ask, "gone", "asks the route's resolver.", "record resolve"},
-		{"interrupted, runs again", idem.StatePending, nil, operate.LockFree, idem.Holder{}, again, "gone", "runs the handler again", "record resolve"},
-		{"interrupted, left", idem.StatePending, nil, operate.LockFree, idem.Holder{}, leave, "gone", "a person has to", "record resolve"},
-		{"interrupted, policy not known", idem.StatePending, nil, operate.LockFree, idem.Holder{}, nil, "gone", "if it has one", "record resolve"},
-		{"being resolved", idem.StatePending, nil, operate.LockOfOther, process, ask, "gone: pay-1 (process 7)", "settles it now", "record resolve"},
-		{"lock elsewhere", idem.StatePending, nil, operate.LockElsewhere, idem.Holder{}, ask, "domain old'domain", "retired", `store retire 'old'\''domain' --reason`},
-		{"no lock service", idem.StatePending, nil, operate.LockUnknown, idem.Holder{}, ask, "does not answer", "Not known", "record resolve"},
-		{"unknown, resolver", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, ask, "ended: no process", "again. If it never knows", "record resolve"},
-		{"unknown, left", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, leave, "ended", "A person has to settle it. Repeats are refused", "record resolve"},
-		{"unknown, policy not known", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, nil, "ended", "unless the route has a resolver", "record resolve"},
-		{"unknown, runs again", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, again, "ended", "runs the handler again", "record resolve"},
-		{"unknown, held", idem.StateUnknown, nil, operate.LockOfOther, process, leave, "pay-1", "may settle it now. A person", "record resolve"},
-		{"unknown elsewhere", idem.StateUnknown, nil, operate.LockElsewhere, idem.Holder{}, leave, "domain", "person", "record resolve"},
-		{"completed", idem.StateCompleted, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "Repeats get the stored response until 2026-11-24", ""},
-		{"expired", idem.StateExpired, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "forgotten", ""},
-		{"released", idem.StateReleased, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "next request with the key runs the handler again. If the route charges, that request charges. Without a request", ""},
-		{"issued and tried", idem.StateIssued, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "If the route charges, that request charges. Its token is good until 2026-11-23 04", ""},
-		{"issued", idem.StateIssued, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "first use until", ""},
-		{"newer", idem.StateNone, fmt.Errorf("x: %w", idem.ErrNewerRecord), operate.LockNotAsked, idem.Holder{}, nil, "", "newer build", ""},
-		{"corrupt", idem.StateNone, idem.ErrCorruptRecord, operate.LockNotAsked, idem.Holder{}, nil, "", "No build can read", ""},
+		{"handler runs", driver.StatePending, nil, operate.LockOfAttempt, process, ask, "alive: pay-1 (process 7)", "when the handler ends", ""},
+		{"transaction runs", driver.StatePending, nil, operate.LockOfAttempt, driver.Holder{}, nil, "alive: a transaction", "when the handler ends", ""},
+		{"interrupted, resolver", driver.StatePending, nil, operate.LockFree, driver.Holder{}, ask, "gone", "asks the route's resolver.", "record resolve"},
+		{"interrupted, runs again", driver.StatePending, nil, operate.LockFree, driver.Holder{}, again, "gone", "runs the handler again", "record resolve"},
+		{"interrupted, left", driver.StatePending, nil, operate.LockFree, driver.Holder{}, leave, "gone", "a person has to", "record resolve"},
+		{"interrupted, policy not known", driver.StatePending, nil, operate.LockFree, driver.Holder{}, nil, "gone", "if it has one", "record resolve"},
+		{"being resolved", driver.StatePending, nil, operate.LockOfOther, process, ask, "gone: pay-1 (process 7)", "settles it now", "record resolve"},
+		{"lock elsewhere", driver.StatePending, nil, operate.LockElsewhere, driver.Holder{}, ask, "domain old'domain", "retired", `store retire 'old'\''domain' --reason`},
+		{"no lock service", driver.StatePending, nil, operate.LockUnknown, driver.Holder{}, ask, "does not answer", "Not known", "record resolve"},
+		{"unknown, resolver", driver.StateUnknown, nil, operate.LockFree, driver.Holder{}, ask, "ended: no process", "again. If it never knows", "record resolve"},
+		{"unknown, left", driver.StateUnknown, nil, operate.LockFree, driver.Holder{}, leave, "ended", "A person has to settle it. Repeats are refused", "record resolve"},
+		{"unknown, policy not known", driver.StateUnknown, nil, operate.LockFree, driver.Holder{}, nil, "ended", "unless the route has a resolver", "record resolve"},
+		{"unknown, runs again", driver.StateUnknown, nil, operate.LockFree, driver.Holder{}, again, "ended", "runs the handler again", "record resolve"},
+		{"unknown, held", driver.StateUnknown, nil, operate.LockOfOther, process, leave, "pay-1", "may settle it now. A person", "record resolve"},
+		{"unknown elsewhere", driver.StateUnknown, nil, operate.LockElsewhere, driver.Holder{}, leave, "domain", "person", "record resolve"},
+		{"completed", driver.StateCompleted, nil, operate.LockNotAsked, driver.Holder{}, leave, "", "Repeats get the stored response until 2026-11-24", ""},
+		{"expired", driver.StateExpired, nil, operate.LockNotAsked, driver.Holder{}, leave, "", "forgotten", ""},
+		{"released", driver.StateReleased, nil, operate.LockNotAsked, driver.Holder{}, leave, "", "next request with the key runs the handler again. If the route charges, that request charges. Without a request", ""},
+		{"issued and tried", driver.StateIssued, nil, operate.LockNotAsked, driver.Holder{}, leave, "", "If the route charges, that request charges. Its token is good until 2026-11-23 04", ""},
+		{"issued", driver.StateIssued, nil, operate.LockNotAsked, driver.Holder{}, leave, "", "first use until", ""},
+		{"newer", driver.StateNone, fmt.Errorf("x: %w", driver.ErrNewerRecord), operate.LockNotAsked, driver.Holder{}, nil, "", "newer build", ""},
+		{"corrupt", driver.StateNone, driver.ErrCorruptRecord, operate.LockNotAsked, driver.Holder{}, nil, "", "No build can read", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			at := now.Add(-90 * time.Second)
-			f := operate.Facts{Now: now, Lock: tt.lock, Holder: tt.holder, Policy: tt.policy, OpenRecord: idem.OpenRecord{Err: tt.err, Record: idem.Record{
-				State: tt.state, Attempt: idem.Attempt{Number: 3, Fence: idem.Fence{Domain: "old'domain"}},
+			f := operate.Facts{Now: now, Lock: tt.lock, Holder: tt.holder, Policy: tt.policy, OpenRecord: driver.OpenRecord{Err: tt.err, Record: driver.Record{
+				State: tt.state, Attempt: driver.Attempt{Number: 3, Fence: driver.Fence{Domain: "old'domain"}},
 				Created: at, Started: at, Settled: at, ResultExpires: now.Add(24 * time.Hour), KeyExpires: now.Add(48 * time.Hour), TokenExpires: now.Add(time.Hour)}}}
 			if tt.name == "issued" {
-				f.Record.Attempt = idem.Attempt{}
+				f.Record.Attempt = driver.Attempt{}
 			}
 			s := f.Story()
 			for _, part := range []struct{ name, got, want string }{{"holder", s.Holder, tt.wantHolder}, {"next", s.Next, tt.wantNext}, {"settle", s.Settle, tt.wantSettle}} {
@@ -72,7 +73,7 @@ func TestStory(t *testing.T) {
 			if tt.wantSettle == "record resolve" && !strings.Contains(s.Settle, "--attempt 3 ") {
 				t.Errorf("settle = %q, want the attempt in it", s.Settle)
 			}
-			if want := 90 * time.Second; tt.state != idem.StateExpired && s.Age != want {
+			if want := 90 * time.Second; tt.state != driver.StateExpired && s.Age != want {
 				t.Errorf("age = %v, want %v", s.Age, want)
 			}
 		})
@@ -83,10 +84,10 @@ func TestStory(t *testing.T) {
 func TestLookFollowsTheLock(t *testing.T) {
 	t.Parallel()
 	store, locker := memorystore.New(), memorylock.New()
-	look := operate.Looker{Store: store, Locks: func(*idem.Record) idem.LockInspector { return locker }}
+	look := operate.Looker{Store: store, Locks: func(*driver.Record) driver.LockInspector { return locker }}
 	id := idem.NewKeyID("m", "k")
-	nonce := idem.NewNonce()
-	lease, err := locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: nonce})
+	nonce := driver.NewNonce()
+	lease, err := locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: nonce})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func TestLookFollowsTheLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := idem.BeginRequest{Fence: lease.Fence(), Nonce: nonce, Fingerprint: fp, KeyTTL: time.Hour}
+	begin := driver.BeginRequest{Fence: lease.Fence(), Nonce: nonce, Fingerprint: fp, KeyTTL: time.Hour}
 	if res, err := store.Begin(t.Context(), id, begin); err != nil || !res.Begun {
 		t.Fatalf("Begin() = %+v, %v", res, err)
 	}
@@ -110,7 +111,7 @@ func TestLookFollowsTheLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(operate.LockFree, false)
-	other, err := locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	other, err := locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestLookFollowsTheLock(t *testing.T) {
 	before := lease.Fence().Domain
 	locker = memorylock.New() // the locks were replaced
 	want(operate.LockElsewhere, false)
-	if err := store.RetireDomain(t.Context(), before, idem.Decision{By: "ada"}); err != nil {
+	if err := store.RetireDomain(t.Context(), before, driver.Decision{By: "ada"}); err != nil {
 		t.Fatal(err)
 	}
 	want(operate.LockFree, true)
@@ -147,7 +148,7 @@ func TestCheckDecision(t *testing.T) {
 		{"ada", "\xff", "not UTF-8"},
 	}
 	for _, tt := range tests {
-		err := operate.CheckDecision(idem.Decision{By: tt.by, Reason: tt.reason}, "NAME", "WHY")
+		err := operate.CheckDecision(driver.Decision{By: tt.by, Reason: tt.reason}, "NAME", "WHY")
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("CheckDecision(%q, %.20q) = %v, want %q", tt.by, tt.reason, err, tt.want)
 		}

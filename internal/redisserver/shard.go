@@ -13,7 +13,7 @@ import (
 // It is part of the layout. Instances that differ in it do not see each other's keys.
 const Shards = 64
 
-// ShardOf returns the shard of an idem.KeyID.
+// ShardOf returns the shard of an driver.KeyID.
 func ShardOf(id [32]byte) int { return int(id[0]) % Shards }
 
 // ShardName returns the name of a shard: two hexadecimal digits.

@@ -1,5 +1,5 @@
 // Package memorylock is the lock of a service that runs as one process. It is an
-// [idem.Locker] in the memory of that process and needs no server.
+// [driver.Locker] in the memory of that process and needs no server.
 //
 // # Guarantees
 //
@@ -10,7 +10,7 @@
 // # Limits
 //
 // Other processes do not see these locks, and neither do other Lockers of the same
-// process. [Locker.Visibility] is [idem.VisibilityProcess], so an engine refuses to combine the
+// process. [Locker.Visibility] is [driver.VisibilityProcess], so an engine refuses to combine the
 // locker with a token store that other processes can use. All locks end with the
 // process.
 //

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
 
@@ -13,12 +14,12 @@ import (
 func Example() {
 	ctx, locker := context.Background(), memorylock.New()
 	id := idem.NewKeyID("tenant-1", "order-4711")
-	first, err := locker.TryAcquire(ctx, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	first, err := locker.TryAcquire(ctx, driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	fmt.Println(err)
-	_, err = locker.TryAcquire(ctx, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
-	fmt.Println(errors.Is(err, idem.ErrLocked))
+	_, err = locker.TryAcquire(ctx, driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
+	fmt.Println(errors.Is(err, driver.ErrLocked))
 	fmt.Println(first.Release(ctx))
-	second, err := locker.TryAcquire(ctx, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	second, err := locker.TryAcquire(ctx, driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	fmt.Println(err, second.Fence().Token > first.Fence().Token)
 	// Output:
 	// <nil>

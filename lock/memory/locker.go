@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
 var (
-	_ idem.Locker = (*Locker)(nil)
-	_ idem.Lease  = (*lease)(nil)
+	_ driver.Locker = (*Locker)(nil)
+	_ driver.Lease  = (*lease)(nil)
 )
 
 // lastFence is the latest fencing token of the process. Lockers that share a domain
@@ -30,7 +30,7 @@ type Locker struct {
 	domain string
 
 	mu   sync.Mutex // guards held and the end of every lease
-	held map[idem.KeyID]*lease
+	held map[driver.KeyID]*lease
 }
 
 // Option changes how [New] makes a Locker.
@@ -49,7 +49,7 @@ func WithDomain(name string) Option {
 
 // New returns a Locker that holds nothing. Nil options are ignored.
 func New(opts ...Option) *Locker {
-	l := &Locker{domain: uuid.New(), held: make(map[idem.KeyID]*lease)}
+	l := &Locker{domain: uuid.New(), held: make(map[driver.KeyID]*lease)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(l)
@@ -61,34 +61,34 @@ func New(opts ...Option) *Locker {
 // Domain returns the lock domain of all fences of this Locker.
 func (l *Locker) Domain() string { return l.domain }
 
-// Visibility returns [idem.VisibilityProcess].
-func (*Locker) Visibility() idem.Visibility { return idem.VisibilityProcess }
+// Visibility returns [driver.VisibilityProcess].
+func (*Locker) Visibility() driver.Visibility { return driver.VisibilityProcess }
 
 // Ping returns ctx.Err().
 func (*Locker) Ping(ctx context.Context) error { return ctx.Err() }
 
-// TryAcquire implements [idem.Locker]. It never blocks. Its errors are
-// [idem.ErrLocked], and ctx.Err() if ctx ended before the call. The lock is not
+// TryAcquire implements [driver.Locker]. It never blocks. Its errors are
+// [driver.ErrLocked], and ctx.Err() if ctx ended before the call. The lock is not
 // reentrant, not even for the same nonce.
-func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+func (l *Locker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held[req.KeyID] != nil {
-		return nil, idem.ErrLocked
+		return nil, driver.ErrLocked
 	}
 	// The mutex puts the tokens of one key in the order of its leases.
-	fence := idem.Fence{Domain: l.domain, Token: lastFence.Add(1)}
+	fence := driver.Fence{Domain: l.domain, Token: lastFence.Add(1)}
 	le := &lease{locker: l, request: req, fence: fence, done: make(chan struct{})}
 	l.held[req.KeyID] = le
 	return le, nil
 }
 
-// Wait implements [idem.Locker]. It returns nil when the lock is free, or as soon as
+// Wait implements [driver.Locker]. It returns nil when the lock is free, or as soon as
 // the current lease has ended.
-func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
+func (l *Locker) Wait(ctx context.Context, id driver.KeyID) error {
 	l.mu.Lock()
 	holder := l.held[id]
 	l.mu.Unlock()
@@ -105,19 +105,19 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 
 // Holder returns the nonce of the attempt that holds the lock. It returns false if
 // the lock is free.
-func (l *Locker) Holder(id idem.KeyID) (idem.Nonce, bool) {
+func (l *Locker) Holder(id driver.KeyID) (driver.Nonce, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if le := l.held[id]; le != nil {
 		return le.request.Nonce, true
 	}
-	return idem.Nonce{}, false
+	return driver.Nonce{}, false
 }
 
 // Revoke takes the lock away from its holder, as an expired session does on a lock
-// server. The lease's Done closes with [idem.ErrLeaseLost] and the lock is free.
+// server. The lease's Done closes with [driver.ErrLeaseLost] and the lock is free.
 // Revoke reports whether the lock was held. It is for tests of a handler's reaction.
-func (l *Locker) Revoke(id idem.KeyID) bool {
+func (l *Locker) Revoke(id driver.KeyID) bool {
 	l.mu.Lock()
 	le := l.held[id]
 	l.mu.Unlock()
@@ -128,15 +128,15 @@ func (l *Locker) Revoke(id idem.KeyID) bool {
 const trusted = 365 * 24 * time.Hour
 
 var (
-	errRevoked  = fmt.Errorf("lock/memory: lock was revoked: %w", idem.ErrLeaseLost)
-	errReleased = fmt.Errorf("lock/memory: lease was released before: %w", idem.ErrLeaseLost)
+	errRevoked  = fmt.Errorf("lock/memory: lock was revoked: %w", driver.ErrLeaseLost)
+	errReleased = fmt.Errorf("lock/memory: lease was released before: %w", driver.ErrLeaseLost)
 )
 
 // lease is a lock held in one Locker.
 type lease struct {
 	locker  *Locker
-	request idem.LockRequest
-	fence   idem.Fence
+	request driver.LockRequest
+	fence   driver.Fence
 	done    chan struct{} // closed when the lease ends
 	ended   error         // errRevoked or errReleased; guarded by locker.mu
 }
@@ -161,13 +161,13 @@ func (le *lease) why() error {
 	return le.ended
 }
 
-// Fence implements [idem.Lease].
-func (le *lease) Fence() idem.Fence { return le.fence }
+// Fence implements [driver.Lease].
+func (le *lease) Fence() driver.Fence { return le.fence }
 
-// Done implements [idem.Lease].
+// Done implements [driver.Lease].
 func (le *lease) Done() <-chan struct{} { return le.done }
 
-// Err implements [idem.Lease].
+// Err implements [driver.Lease].
 func (le *lease) Err() error {
 	if why := le.why(); why != errReleased { //nolint:errorlint // one of two variables
 		return why
@@ -175,7 +175,7 @@ func (le *lease) Err() error {
 	return nil
 }
 
-// Check implements [idem.Lease]. It asks no server and never waits. A lease that is
+// Check implements [driver.Lease]. It asks no server and never waits. A lease that is
 // held can be trusted for a year. If ctx has ended, Check returns ctx.Err().
 func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 	if why := le.why(); why != nil {
@@ -187,11 +187,11 @@ func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 	return trusted, nil
 }
 
-// Release implements [idem.Lease]. It always succeeds, even if ctx has ended.
+// Release implements [driver.Lease]. It always succeeds, even if ctx has ended.
 func (le *lease) Release(context.Context) error {
 	le.end(errReleased)
 	return nil
 }
 
-// ReleaseInBackground implements [idem.Lease].
+// ReleaseInBackground implements [driver.Lease].
 func (le *lease) ReleaseInBackground() { le.end(errReleased) }

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	idemtest.RunLocker(t, idemtest.LockerHarness{
-		New:    func(*testing.T) idem.Locker { return memorylock.New() },
+		New:    func(*testing.T) driver.Locker { return memorylock.New() },
 		Lose:   revoke,
 		Rounds: 100,
 	})
@@ -29,7 +30,7 @@ func TestConformance(t *testing.T) {
 func TestFencesOfASuccessorAreAhead(t *testing.T) {
 	t.Parallel()
 	id := idem.NewKeyID("scope", "successor")
-	var last idem.Fence
+	var last driver.Fence
 	for range 3 {
 		lease := take(t, memorylock.New(memorylock.WithDomain("ledger")), id)
 		if got, want := lease.Fence().Domain, "ledger"; got != want {
@@ -46,7 +47,7 @@ func TestFencesStartFromTheWallClock(t *testing.T) {
 	t.Parallel()
 	before := uint64(time.Now().Add(-24 * time.Hour).UnixNano())
 	after := uint64(time.Now().Add(24 * time.Hour).UnixNano())
-	if got := take(t, memorylock.New(), idem.KeyID{}).Fence().Token; got < before || got > after {
+	if got := take(t, memorylock.New(), driver.KeyID{}).Fence().Token; got < before || got > after {
 		t.Errorf("Fence().Token = %d, want nanoseconds since 1970", got)
 	}
 }
@@ -57,17 +58,17 @@ func TestDomainIsRandomUnlessNamed(t *testing.T) {
 	if a.Domain() == b.Domain() || len(a.Domain()) != 36 {
 		t.Errorf("Domain() = %q and %q, want two UUIDs", a.Domain(), b.Domain())
 	}
-	if got, want := take(t, a, idem.KeyID{}).Fence().Domain, a.Domain(); got != want {
+	if got, want := take(t, a, driver.KeyID{}).Fence().Domain, a.Domain(); got != want {
 		t.Errorf("Fence().Domain = %q, want Domain() %q", got, want)
 	}
-	if got := a.Visibility(); got != idem.VisibilityProcess {
-		t.Errorf("Visibility() = %v, want %v", got, idem.VisibilityProcess)
+	if got := a.Visibility(); got != driver.VisibilityProcess {
+		t.Errorf("Visibility() = %v, want %v", got, driver.VisibilityProcess)
 	}
 }
 
 func TestHolderNamesTheAttempt(t *testing.T) {
 	t.Parallel()
-	l, req := memorylock.New(), idem.LockRequest{KeyID: idem.NewKeyID("scope", "holder"), Nonce: idem.NewNonce()}
+	l, req := memorylock.New(), driver.LockRequest{KeyID: idem.NewKeyID("scope", "holder"), Nonce: driver.NewNonce()}
 	if _, ok := l.Holder(req.KeyID); ok {
 		t.Errorf("Holder(%s) of a free lock = true, want false", req.KeyID)
 	}
@@ -97,8 +98,8 @@ func TestRevoke(t *testing.T) {
 	if l.Revoke(id) {
 		t.Errorf("Revoke(%s) a second time = true, want false", id)
 	}
-	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Err() after Revoke = %v, want %v", err, idem.ErrLeaseLost)
+	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Err() after Revoke = %v, want %v", err, driver.ErrLeaseLost)
 	}
 }
 
@@ -112,8 +113,8 @@ func TestCheckTellsAnEndedContext(t *testing.T) {
 		t.Errorf("Check(ended) = %v, want %v", err, context.Canceled)
 	}
 	l.Revoke(id)
-	if _, err := lease.Check(ended); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Check(ended) of a lost lease = %v, want %v", err, idem.ErrLeaseLost)
+	if _, err := lease.Check(ended); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Check(ended) of a lost lease = %v, want %v", err, driver.ErrLeaseLost)
 	}
 	if err := l.Ping(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("Ping(ended) = %v, want %v", err, context.Canceled)
@@ -124,7 +125,7 @@ func BenchmarkTryAcquireRelease(b *testing.B) {
 	l := memorylock.New()
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
-		req := idem.LockRequest{KeyID: idem.NewKeyID("bench", idem.Key(idem.NewNonce().String()))}
+		req := driver.LockRequest{KeyID: idem.NewKeyID("bench", idem.Key(driver.NewNonce().String()))}
 		for pb.Next() {
 			lease, err := l.TryAcquire(b.Context(), req)
 			if err != nil {
@@ -136,16 +137,16 @@ func BenchmarkTryAcquireRelease(b *testing.B) {
 	})
 }
 
-func take(t *testing.T, l *memorylock.Locker, id idem.KeyID) idem.Lease {
+func take(t *testing.T, l *memorylock.Locker, id driver.KeyID) driver.Lease {
 	t.Helper()
-	lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	if err != nil {
 		t.Fatalf("TryAcquire(%s) = %v, want a lease", id, err)
 	}
 	return lease
 }
 
-func revoke(t *testing.T, l idem.Locker, id idem.KeyID, _ idem.Lease) {
+func revoke(t *testing.T, l driver.Locker, id driver.KeyID, _ driver.Lease) {
 	t.Helper()
 	if !l.(*memorylock.Locker).Revoke(id) {
 		t.Errorf("Revoke(%s) = false, want true", id)

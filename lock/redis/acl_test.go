@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -31,7 +32,7 @@ func asUser(tb testing.TB, r *testserver.Redis, name, commands string) *goredis.
 func TestUserWithTheDocumentedCommands(t *testing.T) {
 	r := testserver.StartRedis(t)
 	client := asUser(t, r, "exact", lockCommands)
-	idemtest.RunLocker(t, idemtest.LockerHarness{New: func(tb *testing.T) idem.Locker {
+	idemtest.RunLocker(t, idemtest.LockerHarness{New: func(tb *testing.T) driver.Locker {
 		l, err := New(tb.Context(), client, WithPrefix("idem"+strings.TrimSuffix(testserver.KeyPrefix(tb), ":")))
 		if err != nil {
 			tb.Fatal(err)
@@ -81,7 +82,7 @@ func TestReleaseSaysWhyItFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Abandon()
-	le, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("s", "k"), Nonce: idem.NewNonce()})
+	le, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("s", "k"), Nonce: driver.NewNonce()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
@@ -25,8 +25,8 @@ func TestAnswerThatIsNoFenceIsUndone(t *testing.T) {
 			if answer == nil {
 				f.to("acquire", says(nil, goredis.Nil)) // as the client reads it
 			}
-			if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLocked) {
-				t.Errorf("TryAcquire() with the answer %v = %v, %v, want %v", answer, lease, err, idem.ErrUnavailable)
+			if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLocked) {
+				t.Errorf("TryAcquire() with the answer %v = %v, %v, want %v", answer, lease, err, driver.ErrUnavailable)
 			}
 			synctest.Wait()
 			if n := len(f.times("release")); n != i+1 {
@@ -67,8 +67,8 @@ func TestReleaseAsksUntilNothingIsLeft(t *testing.T) {
 			return last, nil
 		})
 		f.to("acquire", says(nil, errors.New("lost")))
-		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 		}
 		sent("TryAcquire() that arrives late", 3)
 	})
@@ -84,7 +84,7 @@ func TestLockThatCloseOvertookIsUndone(t *testing.T) {
 			l.closing = true
 			return "7 d", nil
 		})
-		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, errClosed) || !errors.Is(err, idem.ErrUnavailable) {
+		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, errClosed) || !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, errClosed)
 		}
 		synctest.Wait()
@@ -117,7 +117,7 @@ func TestReleaseGivesUpWhenTheLockHasExpired(t *testing.T) {
 		lease, broken := take(t, l, request()), errors.New("broken")
 		f.to("release", says(nil, broken))
 		began := time.Now()
-		if err := lease.Release(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, broken) {
+		if err := lease.Release(t.Context()); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, broken) {
 			t.Errorf("Release() without an answer = %v, want %v", err, broken)
 		}
 		if took := time.Since(began); took < l.ttl || took > 2*l.ttl {
@@ -137,7 +137,7 @@ func TestNothingIsSentWithAnEndedContext(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		over := errors.New("over")
 		cancel(over)
-		if lease, err := l.TryAcquire(ctx, request()); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, over) {
+		if lease, err := l.TryAcquire(ctx, request()); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, over) {
 			t.Errorf("TryAcquire() with an ended context = %v, %v, want %v", lease, err, over)
 		}
 		time.Sleep(l.ttl)
@@ -197,16 +197,16 @@ func TestFailureOfAnyRequestIsNoted(t *testing.T) {
 		patient, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		broken := errors.New("broken")
-		for what, call := range map[string]func(lease idem.Lease) error{
-			"acquire": func(idem.Lease) error { _, err := l.TryAcquire(t.Context(), request()); return err },
-			"extend":  func(lease idem.Lease) error { _, err := lease.Check(t.Context()); return err },
-			"pttl":    func(idem.Lease) error { return l.Wait(patient, request().KeyID) },
+		for what, call := range map[string]func(lease driver.Lease) error{
+			"acquire": func(driver.Lease) error { _, err := l.TryAcquire(t.Context(), request()); return err },
+			"extend":  func(lease driver.Lease) error { _, err := lease.Check(t.Context()); return err },
+			"pttl":    func(driver.Lease) error { return l.Wait(patient, request().KeyID) },
 		} {
 			lease := take(t, l, request())
 			sound := f.answers[what]
 			f.to(what, says(nil, broken))
 			began := time.Now()
-			if err := call(lease); !errors.Is(err, broken) || !errors.Is(err, idem.ErrUnavailable) {
+			if err := call(lease); !errors.Is(err, broken) || !errors.Is(err, driver.ErrUnavailable) {
 				t.Errorf("%s that fails = %v, want %v", what, err, broken)
 			}
 			if err := l.Wait(t.Context(), request().KeyID); !errors.Is(err, errNoAnswer) {
@@ -228,8 +228,8 @@ func TestEndedLeasesAreForgotten(t *testing.T) {
 	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
 		release(t, take(t, l, request()))
 		f.to("extend", says(int64(0), nil))
-		if left, err := take(t, l, request()).Check(t.Context()); !errors.Is(err, idem.ErrLeaseLost) {
-			t.Errorf("Check() of a lock that is gone = %v, %v, want %v", left, err, idem.ErrLeaseLost)
+		if left, err := take(t, l, request()).Check(t.Context()); !errors.Is(err, driver.ErrLeaseLost) {
+			t.Errorf("Check() of a lock that is gone = %v, %v, want %v", left, err, driver.ErrLeaseLost)
 		}
 		if n := len(l.held); n != 0 {
 			t.Errorf("%d leases are kept, want 0", n)
@@ -272,7 +272,7 @@ func TestNothingIsSentAfterClose(t *testing.T) {
 func TestReleaseOfAnAbandonedLeaseFails(t *testing.T) {
 	t.Parallel()
 	withFake(t, func(t *testing.T, _ *fake, l *Locker, _ *leaseclock.Manual) {
-		var leases []idem.Lease
+		var leases []driver.Lease
 		for range 100 {
 			leases = append(leases, take(t, l, request()))
 		}
@@ -280,7 +280,7 @@ func TestReleaseOfAnAbandonedLeaseFails(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		for _, lease := range leases {
-			if err := lease.Release(ended); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, errClosed) {
+			if err := lease.Release(ended); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, errClosed) {
 				t.Fatalf("Release() = %v, want %v", err, errClosed)
 			}
 		}
@@ -295,14 +295,14 @@ func TestWaitEndsWithTheCauseOfItsContextAlone(t *testing.T) {
 		for _, left := range []time.Duration{time.Millisecond, time.Second} {
 			ctx, cancel := context.WithTimeout(t.Context(), left)
 			defer cancel()
-			if err := l.Wait(ctx, request().KeyID); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, idem.ErrUnavailable) {
+			if err := l.Wait(ctx, request().KeyID); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrUnavailable) {
 				t.Errorf("Wait() for %v = %v, want %v alone", left, err, context.DeadlineExceeded)
 			}
 			synctest.Wait() // the look has ended, too
 			l.keeper.health.note(t.Context(), 0, time.Now(), nil)
 			cancelled, stop := context.WithCancel(t.Context())
 			time.AfterFunc(left, stop)
-			if err := l.Wait(cancelled, request().KeyID); !errors.Is(err, context.Canceled) || errors.Is(err, idem.ErrUnavailable) {
+			if err := l.Wait(cancelled, request().KeyID); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
 				t.Errorf("Wait() for %v = %v, want %v alone", left, err, context.Canceled)
 			}
 		}

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // spoil has somebody put a list where a lock is, or would be. Redis answers
 // every script of that key with an error.
-func spoil(t *testing.T, r *testserver.Redis, l *Locker, id idem.KeyID) {
+func spoil(t *testing.T, r *testserver.Redis, l *Locker, id driver.KeyID) {
 	t.Helper()
 	do(t, r, "DEL", l.keeper.keys.lock(id))
 	do(t, r, "RPUSH", l.keeper.keys.lock(id), "not a lock")
@@ -35,7 +35,7 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 		"Check() of it":      func() error { _, err := ruined.Check(t.Context()); return err },
 		"a heartbeat of it": func() error {
 			_ = l.renew(t.Context(), []*lease{ruined})
-			return idem.ErrUnavailable // it has no result, and may end the lease
+			return driver.ErrUnavailable // it has no result, and may end the lease
 		},
 		"a release of it": func() error {
 			_, err := l.keeper.remove(t.Context(), ruined.id, ruined.owner)
@@ -43,7 +43,7 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 		},
 	} {
 		for range 20 {
-			if err := ask(); !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, errNoAnswer) {
+			if err := ask(); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, errNoAnswer) {
 				t.Fatalf("%s = %v, want the server's answer", step, err)
 			}
 			lease, err := l.TryAcquire(t.Context(), request())
@@ -99,22 +99,22 @@ func TestInspectorTellsOfItsFailure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, inspector := range map[string]idem.LockInspector{"locker": l, "inspector": i} {
+	for name, inspector := range map[string]driver.LockInspector{"locker": l, "inspector": i} {
 		if h, found, err := inspector.HeldBy(t.Context(), request().KeyID); found || err != nil {
 			t.Errorf("%s: HeldBy() of a free lock = %+v, %v, %v, want none", name, h, found, err)
 		}
 		if domain, err := inspector.DomainOf(t.Context(), request().KeyID); domain != "" || err != nil {
 			t.Errorf("%s: DomainOf() where no lock was taken = %q, %v, want none", name, domain, err)
 		}
-		if h, found, err := inspector.HeldBy(t.Context(), bad.KeyID); !errors.Is(err, idem.ErrUnavailable) || found {
-			t.Errorf("%s: HeldBy() of a bad key = %+v, %v, %v, want %v", name, h, found, err, idem.ErrUnavailable)
+		if h, found, err := inspector.HeldBy(t.Context(), bad.KeyID); !errors.Is(err, driver.ErrUnavailable) || found {
+			t.Errorf("%s: HeldBy() of a bad key = %+v, %v, %v, want %v", name, h, found, err, driver.ErrUnavailable)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for name, inspector := range map[string]idem.LockInspector{"locker": l, "inspector": i} {
-		if domain, err := inspector.DomainOf(ended, bad.KeyID); !errors.Is(err, idem.ErrUnavailable) || domain != "" {
-			t.Errorf("%s: DomainOf() = %q, %v, want %v", name, domain, err, idem.ErrUnavailable)
+	for name, inspector := range map[string]driver.LockInspector{"locker": l, "inspector": i} {
+		if domain, err := inspector.DomainOf(ended, bad.KeyID); !errors.Is(err, driver.ErrUnavailable) || domain != "" {
+			t.Errorf("%s: DomainOf() = %q, %v, want %v", name, domain, err, driver.ErrUnavailable)
 		}
 	}
 }

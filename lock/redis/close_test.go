@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -25,12 +25,12 @@ func TestCloseGivesBackWhatIsHeld(t *testing.T) {
 		t.Errorf("Close() = %v, want <nil>", err)
 	}
 	wantLost(t, lease)
-	for _, req := range []idem.LockRequest{kept, left} {
+	for _, req := range []driver.LockRequest{kept, left} {
 		release(t, take(t, other, again(req)))
 	}
 	release(t, lease)
-	if err := <-waiting; !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Wait() when closed = %v, want %v", err, idem.ErrUnavailable)
+	if err := <-waiting; !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Wait() when closed = %v, want %v", err, driver.ErrUnavailable)
 	}
 	wantClosed(t, l)
 	if err := l.Close(t.Context()); err != nil {
@@ -42,14 +42,14 @@ func TestCloseGivesBackWhatIsHeld(t *testing.T) {
 func wantClosed(t *testing.T, l *Locker) {
 	t.Helper()
 	req := request()
-	if lease, err := l.TryAcquire(t.Context(), req); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() when closed = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	if lease, err := l.TryAcquire(t.Context(), req); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() when closed = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 	}
-	if err := l.Wait(t.Context(), req.KeyID); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Wait() when closed = %v, want %v", err, idem.ErrUnavailable)
+	if err := l.Wait(t.Context(), req.KeyID); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Wait() when closed = %v, want %v", err, driver.ErrUnavailable)
 	}
-	if err := l.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Ping() when closed = %v, want %v", err, idem.ErrUnavailable)
+	if err := l.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Ping() when closed = %v, want %v", err, driver.ErrUnavailable)
 	}
 }
 
@@ -65,8 +65,8 @@ func TestAbandonLeavesLocksToTimeOut(t *testing.T) {
 	wantLost(t, lease)
 	wantClosed(t, l)
 	wantLocked(t, other, again(req))
-	if err := lease.Release(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Release() of an abandoned lease = %v, want %v", err, idem.ErrUnavailable)
+	if err := lease.Release(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Release() of an abandoned lease = %v, want %v", err, driver.ErrUnavailable)
 	}
 	release(t, takeSoon(t, other, again(req)))
 }
@@ -100,23 +100,23 @@ func TestOutage(t *testing.T) {
 	r.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if err := l.Ping(ctx); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Ping() with Redis stopped = %v, want %v", err, idem.ErrUnavailable)
+	if err := l.Ping(ctx); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Ping() with Redis stopped = %v, want %v", err, driver.ErrUnavailable)
 	}
 	probing := make(chan error, 1)
 	go func() { // finds out
 		_, err := l.TryAcquire(ctx, request())
 		probing <- err
 	}()
-	if err := <-probing; !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() with Redis stopped = %v, want %v", err, idem.ErrUnavailable)
+	if err := <-probing; !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() with Redis stopped = %v, want %v", err, driver.ErrUnavailable)
 	}
 	refused := 0
 	for range 100 {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		_, err := l.TryAcquire(ctx, request())
-		if !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("TryAcquire() with Redis stopped = %v, want %v", err, idem.ErrUnavailable)
+		if !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("TryAcquire() with Redis stopped = %v, want %v", err, driver.ErrUnavailable)
 		}
 		if errors.Is(err, errNoAnswer) {
 			refused++

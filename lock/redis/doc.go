@@ -1,5 +1,5 @@
 // Package redislock takes exclusive locks in Redis 6.2 or later. Redis may be one server, a
-// server behind Sentinel, or a cluster. The package is an [idem.Locker] for services with
+// server behind Sentinel, or a cluster. The package is an [driver.Locker] for services with
 // several instances and without ZooKeeper.
 //
 // Requests that wait at the same moment share a pipeline. A Release whose context is
@@ -22,7 +22,7 @@
 //   - The locks of a dead process stay for the rest of their time to live. Requests for their
 //     keys are refused until then. If Redis's clock was set back, they stay for one time to live
 //     after the next request.
-//   - While Redis does not answer, calls fail at once with [idem.ErrUnavailable]. One call in
+//   - While Redis does not answer, calls fail at once with [driver.ErrUnavailable]. One call in
 //     a while looks again.
 //
 // # What a fail-over can lose

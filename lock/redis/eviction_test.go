@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -19,11 +20,11 @@ func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
 	take := func(want string) {
 		t.Helper()
 		for start := time.Now(); ; runtime.Gosched() {
-			le, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m", idem.Key(idem.NewNonce().String())), Nonce: idem.NewNonce()})
+			le, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m", idem.Key(driver.NewNonce().String())), Nonce: driver.NewNonce()})
 			if err == nil {
 				le.ReleaseInBackground()
 			}
-			if want == "" && err == nil || want != "" && errors.Is(err, idem.ErrUnavailable) && strings.Contains(err.Error(), want) {
+			if want == "" && err == nil || want != "" && errors.Is(err, driver.ErrUnavailable) && strings.Contains(err.Error(), want) {
 				return
 			}
 			if time.Since(start) > 20*time.Second {
@@ -34,8 +35,8 @@ func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
 	take("")
 	do(t, r, "CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
 	take("volatile-ttl")
-	if err := l.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
-		t.Errorf("Ping() = %v, want %v that names the policy", err, idem.ErrUnavailable)
+	if err := l.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
+		t.Errorf("Ping() = %v, want %v that names the policy", err, driver.ErrUnavailable)
 	}
 	do(t, r, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 	take("")

@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 )
 
@@ -32,14 +33,14 @@ func Example() {
 	}
 	defer func() { _ = locker.Close(ctx) }()
 
-	lock := idem.LockRequest{KeyID: idem.NewKeyID("tenant-1", "order-4711"), Nonce: idem.NewNonce()}
+	lock := driver.LockRequest{KeyID: idem.NewKeyID("tenant-1", "order-4711"), Nonce: driver.NewNonce()}
 	lease, err := locker.TryAcquire(ctx, lock)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	_, err = locker.TryAcquire(ctx, lock)
-	fmt.Println("again:", errors.Is(err, idem.ErrLocked))
+	fmt.Println("again:", errors.Is(err, driver.ErrLocked))
 	if _, err := lease.Check(ctx); err == nil {
 		fmt.Println("still ours: send, with the fence") // lease.Fence(), which the resource checks
 	}

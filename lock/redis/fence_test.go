@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // fencesOf is what is kept of the shard that a key belongs to.
-func fencesOf(t *testing.T, l *Locker, id idem.KeyID) (domain string, last uint64) {
+func fencesOf(t *testing.T, l *Locker, id driver.KeyID) (domain string, last uint64) {
 	t.Helper()
 	v, err := l.keeper.client.HMGet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(id)), "domain", "last").Result()
 	if err != nil {
@@ -34,7 +34,7 @@ func TestFenceIsTheServersTime(t *testing.T) {
 	if got := lease.Fence().Token; got < uint64(before) || got > uint64(after) {
 		t.Errorf("Fence().Token = %d, want µs between %d and %d", got, before, after)
 	}
-	if domain, last := fencesOf(t, l, req.KeyID); lease.Fence() != (idem.Fence{Domain: domain, Token: last}) {
+	if domain, last := fencesOf(t, l, req.KeyID); lease.Fence() != (driver.Fence{Domain: domain, Token: last}) {
 		t.Errorf("Fence() = %s, want %s/%d as it is kept", lease.Fence(), domain, last)
 	}
 }
@@ -49,7 +49,7 @@ func TestFenceGrowsWhenTheClockIsBehind(t *testing.T) {
 	l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "last", ahead)
 	for i := range uint64(3) {
 		lease := take(t, l, again(req))
-		if got, want := lease.Fence(), (idem.Fence{Domain: first.Fence().Domain, Token: ahead + 1 + i}); got != want {
+		if got, want := lease.Fence(), (driver.Fence{Domain: first.Fence().Domain, Token: ahead + 1 + i}); got != want {
 			t.Errorf("Fence() = %s, want %s", got, want)
 		}
 		release(t, lease)
@@ -84,7 +84,7 @@ func TestFenceGrowsPastALostTail(t *testing.T) {
 	t.Parallel()
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	early := take(t, l, req).Fence()
-	late := take(t, l, idem.LockRequest{KeyID: sibling(req.KeyID), Nonce: idem.NewNonce()}).Fence()
+	late := take(t, l, driver.LockRequest{KeyID: sibling(req.KeyID), Nonce: driver.NewNonce()}).Fence()
 	l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "last", early.Token)
 	l.keeper.client.Del(t.Context(), l.keeper.keys.lock(req.KeyID))
 	if next := take(t, l, again(req)).Fence(); !late.Before(next) {
@@ -93,7 +93,7 @@ func TestFenceGrowsPastALostTail(t *testing.T) {
 }
 
 // sibling is another key of the same shard.
-func sibling(id idem.KeyID) idem.KeyID {
+func sibling(id driver.KeyID) driver.KeyID {
 	id[31] ^= 1
 	return id
 }
@@ -123,7 +123,7 @@ func TestDomainIsSharedAndOnePerShard(t *testing.T) {
 	for shard := range Shards {
 		req := request()
 		req.KeyID[0] = byte(shard)
-		one, two := take(t, a, req), take(t, b, idem.LockRequest{KeyID: sibling(req.KeyID), Nonce: idem.NewNonce()})
+		one, two := take(t, a, req), take(t, b, driver.LockRequest{KeyID: sibling(req.KeyID), Nonce: driver.NewNonce()})
 		if one.Fence().Domain != two.Fence().Domain {
 			t.Errorf("shard %d: domains %q and %q for two clients, want one", shard, one.Fence().Domain, two.Fence().Domain)
 		}
@@ -138,9 +138,9 @@ func TestDomainIsSharedAndOnePerShard(t *testing.T) {
 // old ones. The lease is noticed to be gone by the heartbeat, or by Check.
 func TestFlush(t *testing.T) {
 	t.Parallel()
-	for name, notice := range map[string]func(*testing.T, idem.Lease){
-		"heartbeat": func(t *testing.T, lease idem.Lease) { await(t, "Done() after FLUSHALL", lease.Done()) },
-		"check":     func(t *testing.T, lease idem.Lease) { _, _ = lease.Check(t.Context()) },
+	for name, notice := range map[string]func(*testing.T, driver.Lease){
+		"heartbeat": func(t *testing.T, lease driver.Lease) { await(t, "Done() after FLUSHALL", lease.Done()) },
+		"check":     func(t *testing.T, lease driver.Lease) { _, _ = lease.Check(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,7 +194,7 @@ func TestFailoverCanGiveALockTwice(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	var second idem.Lease
+	var second driver.Lease
 	for second == nil {
 		var err error
 		if second, err = l.TryAcquire(ctx, again(req)); ctx.Err() != nil {

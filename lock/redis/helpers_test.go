@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -81,17 +82,17 @@ func sharedAddr(tb testing.TB) string {
 func freshPrefix(tb testing.TB) Option { return WithPrefix(testserver.KeyPrefix(tb)) }
 
 // request is that of a new attempt on a key never used before.
-func request() idem.LockRequest {
-	n := idem.NewNonce()
-	return idem.LockRequest{KeyID: idem.NewKeyID("test", idem.Key(n.String())), Nonce: n}
+func request() driver.LockRequest {
+	n := driver.NewNonce()
+	return driver.LockRequest{KeyID: idem.NewKeyID("test", idem.Key(n.String())), Nonce: n}
 }
 
 // again is another attempt's on the same key.
-func again(req idem.LockRequest) idem.LockRequest {
-	return idem.LockRequest{KeyID: req.KeyID, Nonce: idem.NewNonce()}
+func again(req driver.LockRequest) driver.LockRequest {
+	return driver.LockRequest{KeyID: req.KeyID, Nonce: driver.NewNonce()}
 }
 
-func take(tb testing.TB, l idem.Locker, req idem.LockRequest) idem.Lease {
+func take(tb testing.TB, l driver.Locker, req driver.LockRequest) driver.Lease {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
@@ -102,18 +103,18 @@ func take(tb testing.TB, l idem.Locker, req idem.LockRequest) idem.Lease {
 	return lease
 }
 
-func takeSoon(tb testing.TB, l idem.Locker, req idem.LockRequest) idem.Lease {
+func takeSoon(tb testing.TB, l driver.Locker, req driver.LockRequest) driver.Lease {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
-	lease, err := idem.Acquire(ctx, l, req)
+	lease, err := driver.Acquire(ctx, l, req)
 	if err != nil {
 		tb.Fatalf("Acquire(%s) = %v, want a lease", req.KeyID, err)
 	}
 	return lease
 }
 
-func release(tb testing.TB, lease idem.Lease) {
+func release(tb testing.TB, lease driver.Lease) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
@@ -123,10 +124,10 @@ func release(tb testing.TB, lease idem.Lease) {
 }
 
 // wantLocked tries a lock that somebody else has to hold.
-func wantLocked(tb testing.TB, l idem.Locker, req idem.LockRequest) {
+func wantLocked(tb testing.TB, l driver.Locker, req driver.LockRequest) {
 	tb.Helper()
-	if lease, err := l.TryAcquire(tb.Context(), req); !errors.Is(err, idem.ErrLocked) {
-		tb.Errorf("TryAcquire(%s) = %v, %v, want %v", req.KeyID, lease, err, idem.ErrLocked)
+	if lease, err := l.TryAcquire(tb.Context(), req); !errors.Is(err, driver.ErrLocked) {
+		tb.Errorf("TryAcquire(%s) = %v, %v, want %v", req.KeyID, lease, err, driver.ErrLocked)
 	}
 }
 
@@ -139,14 +140,14 @@ func await(tb testing.TB, what string, c <-chan struct{}) {
 	}
 }
 
-func wantLost(tb testing.TB, lease idem.Lease) {
+func wantLost(tb testing.TB, lease driver.Lease) {
 	tb.Helper()
 	await(tb, "Done() of a lost lease", lease.Done())
-	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		tb.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
+	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		tb.Errorf("Err() = %v, want %v", err, driver.ErrLeaseLost)
 	}
-	if left, err := lease.Check(tb.Context()); !errors.Is(err, idem.ErrLeaseLost) {
-		tb.Errorf("Check() = %v, %v, want %v", left, err, idem.ErrLeaseLost)
+	if left, err := lease.Check(tb.Context()); !errors.Is(err, driver.ErrLeaseLost) {
+		tb.Errorf("Check() = %v, %v, want %v", left, err, driver.ErrLeaseLost)
 	}
 }
 

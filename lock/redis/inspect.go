@@ -11,13 +11,13 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 var (
-	_ idem.LockInspector = (*Locker)(nil)
-	_ idem.LockInspector = (*Inspector)(nil)
+	_ driver.LockInspector = (*Locker)(nil)
+	_ driver.LockInspector = (*Inspector)(nil)
 )
 
 // Inspector tells operators about locks, and takes none. It writes nothing and has no
@@ -37,21 +37,21 @@ func NewInspector(client goredis.UniversalClient, opts ...Option) (*Inspector, e
 	return &Inspector{client, newLayout(cfg.prefix)}, nil
 }
 
-// HeldBy implements [idem.LockInspector]. The lock of a dead process counts as held until its
+// HeldBy implements [driver.LockInspector]. The lock of a dead process counts as held until its
 // time to live is over.
-func (i *Inspector) HeldBy(ctx context.Context, id idem.KeyID) (idem.Holder, bool, error) {
+func (i *Inspector) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
 	value, err := i.client.Get(ctx, i.keys.lock(id)).Result()
 	switch {
 	case errors.Is(err, goredis.Nil):
-		return idem.Holder{}, false, nil
+		return driver.Holder{}, false, nil
 	case err != nil:
-		return idem.Holder{}, false, unavailable("held by", err)
+		return driver.Holder{}, false, unavailable("held by", err)
 	}
 	return parseHolder(value), true, nil
 }
 
-// DomainOf implements [idem.LockInspector]. Each shard has a domain.
-func (i *Inspector) DomainOf(ctx context.Context, id idem.KeyID) (string, error) {
+// DomainOf implements [driver.LockInspector]. Each shard has a domain.
+func (i *Inspector) DomainOf(ctx context.Context, id driver.KeyID) (string, error) {
 	domain, err := i.client.HGet(ctx, i.keys.fences(redisserver.ShardOf(id)), "domain").Result()
 	switch {
 	case errors.Is(err, goredis.Nil):
@@ -62,13 +62,13 @@ func (i *Inspector) DomainOf(ctx context.Context, id idem.KeyID) (string, error)
 	return domain, nil
 }
 
-// HeldBy implements [idem.LockInspector], as [Inspector.HeldBy] does.
-func (l *Locker) HeldBy(ctx context.Context, id idem.KeyID) (idem.Holder, bool, error) {
+// HeldBy implements [driver.LockInspector], as [Inspector.HeldBy] does.
+func (l *Locker) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
 	return l.inspector().HeldBy(ctx, id)
 }
 
-// DomainOf implements [idem.LockInspector], as [Inspector.DomainOf] does.
-func (l *Locker) DomainOf(ctx context.Context, id idem.KeyID) (string, error) {
+// DomainOf implements [driver.LockInspector], as [Inspector.DomainOf] does.
+func (l *Locker) DomainOf(ctx context.Context, id driver.KeyID) (string, error) {
 	return l.inspector().DomainOf(ctx, id)
 }
 
@@ -84,10 +84,10 @@ var thisProcess = func() string {
 }()
 
 // parseHolder reads the value of a lock. Locks of earlier builds do not name the process.
-func parseHolder(value string) (h idem.Holder) {
+func parseHolder(value string) (h driver.Holder) {
 	words := strings.Fields(value)
 	if len(words) > 3 {
-		h.Nonce, _ = idem.ParseNonce(words[3]) // the zero nonce is an unknown one
+		h.Nonce, _ = driver.ParseNonce(words[3]) // the zero nonce is an unknown one
 	}
 	if len(words) > 4 {
 		pid, host, _ := strings.Cut(words[4], "@")

@@ -14,7 +14,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redispipe"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
@@ -48,7 +48,7 @@ func newLayout(prefix string) *layout {
 	return l
 }
 
-func (l *layout) lock(id idem.KeyID) string {
+func (l *layout) lock(id driver.KeyID) string {
 	return string(hex.AppendEncode(append(make([]byte, 0, 128), l[redisserver.ShardOf(id)].lock...), id[:]))
 }
 func (l *layout) fences(shard int) string { return l[shard].fences }
@@ -79,7 +79,7 @@ func newKeeper(client goredis.UniversalClient, c config) *keeper {
 
 // run runs a script on the lock of id and on other keys of its shard, in a pipeline that it
 // may share with other requests.
-func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script, call redisscript.Call) (*goredis.Cmd, error) {
+func (k *keeper) run(ctx context.Context, id driver.KeyID, script *goredis.Script, call redisscript.Call) (*goredis.Cmd, error) {
 	shard, sent := redisserver.ShardOf(id), time.Now()
 	cmd := goredis.NewCmd(ctx, redisscript.EvalSha(script, call)...)
 	cmd.SetFirstKeyPos(redisscript.FirstKey)
@@ -95,24 +95,24 @@ func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script,
 }
 
 // acquire takes a lock. It returns false if another owner holds it.
-func (k *keeper) acquire(ctx context.Context, req idem.LockRequest, owner string) (idem.Fence, bool, error) {
+func (k *keeper) acquire(ctx context.Context, req driver.LockRequest, owner string) (driver.Fence, bool, error) {
 	cmd, err := k.run(ctx, req.KeyID, acquireScript, redisscript.Call{
 		Keys: []string{k.keys.lock(req.KeyID), k.keys.fences(redisserver.ShardOf(req.KeyID))},
 		Args: []string{owner, req.Nonce.String() + " " + thisProcess, k.millis},
 	})
 	if err != nil {
-		return idem.Fence{}, false, err
+		return driver.Fence{}, false, err
 	}
 	got, err := cmd.Text()
 	if err != nil || got == "" {
-		return idem.Fence{}, false, err
+		return driver.Fence{}, false, err
 	}
 	first, domain, _ := strings.Cut(got, " ")
 	token, err := strconv.ParseUint(first, 10, 64)
 	if err != nil || token == 0 || domain == "" {
-		return idem.Fence{}, false, fmt.Errorf("%q: not a fence", got)
+		return driver.Fence{}, false, fmt.Errorf("%q: not a fence", got)
 	}
-	return idem.Fence{Domain: domain, Token: token}, true, nil
+	return driver.Fence{Domain: domain, Token: token}, true, nil
 }
 
 // extend renews the locks of leases, in one pipeline. An answer is 1, or 0 if the lock has
@@ -131,7 +131,7 @@ func (k *keeper) extend(ctx context.Context, leases []*lease) []*goredis.Cmd {
 
 // remove deletes a lock, unless its shard did not answer a moment ago. It returns false
 // if the lock has another owner or is gone.
-func (k *keeper) remove(ctx context.Context, id idem.KeyID, owner string) (bool, error) {
+func (k *keeper) remove(ctx context.Context, id driver.KeyID, owner string) (bool, error) {
 	if !k.health.admit(redisserver.ShardOf(id)) {
 		return false, errNoAnswer
 	}
@@ -144,7 +144,7 @@ func (k *keeper) remove(ctx context.Context, id idem.KeyID, owner string) (bool,
 }
 
 // remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.
-func (k *keeper) remaining(ctx context.Context, id idem.KeyID) (time.Duration, error) {
+func (k *keeper) remaining(ctx context.Context, id driver.KeyID) (time.Duration, error) {
 	sent := time.Now()
 	left, err := k.client.PTTL(ctx, k.keys.lock(id)).Result()
 	k.health.note(ctx, redisserver.ShardOf(id), sent, err)
@@ -236,5 +236,5 @@ func expired(ctx context.Context) bool {
 
 // unavailable wraps a failed exchange with a server.
 func unavailable(method string, err error) error {
-	return fmt.Errorf("lock/redis: %s: %w: %w", method, idem.ErrUnavailable, err)
+	return fmt.Errorf("lock/redis: %s: %w: %w", method, driver.ErrUnavailable, err)
 }

@@ -8,14 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
-var _ idem.Lease = (*lease)(nil)
+var _ driver.Lease = (*lease)(nil)
 
 // errReleased is the end of a released lease.
-var errReleased = fmt.Errorf("lock/redis: %w: it was released", idem.ErrLeaseLost)
+var errReleased = fmt.Errorf("lock/redis: %w: it was released", driver.ErrLeaseLost)
 
 // lease is a lock held in Redis. It ends once, by its release or by its loss.
 //
@@ -23,9 +23,9 @@ var errReleased = fmt.Errorf("lock/redis: %w: it was released", idem.ErrLeaseLos
 //	  └────▶ lost ────────▲ release
 type lease struct {
 	l     *Locker
-	id    idem.KeyID
+	id    driver.KeyID
 	owner string // of the lock, different for each lease
-	fence idem.Fence
+	fence driver.Fence
 	done  chan struct{} // closed when the lease ends
 
 	mu      sync.Mutex
@@ -38,13 +38,13 @@ type lease struct {
 	goneErr   error         // set before gone closes
 }
 
-// Fence implements [idem.Lease].
-func (le *lease) Fence() idem.Fence { return le.fence }
+// Fence implements [driver.Lease].
+func (le *lease) Fence() driver.Fence { return le.fence }
 
-// Done implements [idem.Lease].
+// Done implements [driver.Lease].
 func (le *lease) Done() <-chan struct{} { return le.done }
 
-// Err implements [idem.Lease]. It reads the lease clock, so it tells of a loss before Done
+// Err implements [driver.Lease]. It reads the lease clock, so it tells of a loss before Done
 // does if the machine was suspended.
 func (le *lease) Err() error {
 	if err := le.over(); !errors.Is(err, errReleased) {
@@ -113,7 +113,7 @@ func (le *lease) finish(why error) bool {
 
 // lose ends the lease against its holder's will, and logs it.
 func (le *lease) lose(why string) {
-	if le.finish(fmt.Errorf("lock/redis: %w: %s", idem.ErrLeaseLost, why)) {
+	if le.finish(fmt.Errorf("lock/redis: %w: %s", driver.ErrLeaseLost, why)) {
 		le.l.log.Warn("lock/redis: lease lost", "why", why, "fence", le.fence.String())
 	}
 }
@@ -135,7 +135,7 @@ func (le *lease) renewal(sent leaseclock.Instant, ours bool) {
 	}
 }
 
-// Check implements [idem.Lease]. It always asks Redis and renews the lock, so it returns
+// Check implements [driver.Lease]. It always asks Redis and renews the lock, so it returns
 // nearly the whole time of trust.
 func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 	if err := le.over(); err != nil {
@@ -154,7 +154,7 @@ func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 	return left, nil
 }
 
-// Release implements [idem.Lease]. If ctx is cancelled, Release returns when Redis answers,
+// Release implements [driver.Lease]. If ctx is cancelled, Release returns when Redis answers,
 // and after two seconds at most.
 func (le *lease) Release(ctx context.Context) error {
 	r := le.removal()
@@ -180,7 +180,7 @@ func (le *lease) Release(ctx context.Context) error {
 	return unavailable("release goes on in the background", why)
 }
 
-// ReleaseInBackground implements [idem.Lease]. Close waits for the release.
+// ReleaseInBackground implements [driver.Lease]. Close waits for the release.
 func (le *lease) ReleaseInBackground() {
 	if r := le.removal(); r != nil {
 		r.start()

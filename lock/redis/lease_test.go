@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -37,7 +37,7 @@ func TestHeartbeatKeepsLeases(t *testing.T) {
 			const ttl, n = 3 * time.Second, 2*batch + 1
 			client := connect(t, 2, addrs(t)...)
 			l := open(t, client, WithTTL(ttl))
-			leases := make([]idem.Lease, n)
+			leases := make([]driver.Lease, n)
 			for i := range leases {
 				leases[i] = take(t, l, request())
 			}
@@ -119,7 +119,7 @@ func TestLockOfAnotherOwner(t *testing.T) {
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	lease := take(t, l, req)
 	key := l.keeper.keys.lock(req.KeyID)
-	theirs := idem.NewNonce().String() + " 1 d n"
+	theirs := driver.NewNonce().String() + " 1 d n"
 	if err := l.keeper.client.Set(t.Context(), key, theirs, time.Hour).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -133,10 +133,10 @@ func TestLockOfAnotherOwner(t *testing.T) {
 	}
 }
 
-func wantLostAtCheck(t *testing.T, lease idem.Lease) {
+func wantLostAtCheck(t *testing.T, lease driver.Lease) {
 	t.Helper()
-	if left, err := lease.Check(t.Context()); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Check() = %v, %v, want %v", left, err, idem.ErrLeaseLost)
+	if left, err := lease.Check(t.Context()); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Check() = %v, %v, want %v", left, err, driver.ErrLeaseLost)
 	}
 	wantLost(t, lease)
 }
@@ -156,8 +156,8 @@ func TestCheckRenews(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if left, err := lease.Check(ended); !errors.Is(err, idem.ErrUnavailable) || lease.Err() != nil {
-		t.Errorf("Check() with an ended context = %v, %v, want %v, and the lease as it was", left, err, idem.ErrUnavailable)
+	if left, err := lease.Check(ended); !errors.Is(err, driver.ErrUnavailable) || lease.Err() != nil {
+		t.Errorf("Check() with an ended context = %v, %v, want %v, and the lease as it was", left, err, driver.ErrUnavailable)
 	}
 }
 
@@ -172,4 +172,4 @@ func TestValueNamesTheAttempt(t *testing.T) {
 	}
 }
 
-func tokenOf(f idem.Fence) string { return f.String()[len(f.Domain)+1:] }
+func tokenOf(f driver.Fence) string { return f.String()[len(f.Domain)+1:] }

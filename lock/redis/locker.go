@@ -12,12 +12,12 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/background"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
-var _ idem.Locker = (*Locker)(nil)
+var _ driver.Locker = (*Locker)(nil)
 
 var (
 	errClosed   = errors.New("locker is closed")
@@ -48,7 +48,7 @@ type Locker struct {
 // may not run the commands of locks, a server that evicts keys, and one with replica-read-only off, which would go on
 // taking locks after a fail-over. If a server begins to evict keys later, the locker notices
 // within seconds and takes no lock until the server stops. The error wraps
-// idem.ErrUnavailable if a server cannot be reached.
+// driver.ErrUnavailable if a server cannot be reached.
 func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*Locker, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -82,24 +82,24 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	return l, nil
 }
 
-// Visibility returns [idem.VisibilityShared], because other processes see the locks.
-func (l *Locker) Visibility() idem.Visibility { return idem.VisibilityShared }
+// Visibility returns [driver.VisibilityShared], because other processes see the locks.
+func (l *Locker) Visibility() driver.Visibility { return driver.VisibilityShared }
 
-// TryAcquire implements [idem.Locker], in one round trip. Its errors wrap idem.ErrLocked
-// or idem.ErrUnavailable. A context that has ended counts as the latter. TryAcquire
+// TryAcquire implements [driver.Locker], in one round trip. Its errors wrap driver.ErrLocked
+// or driver.ErrUnavailable. A context that has ended counts as the latter. TryAcquire
 // returns at the deadline of ctx. If ctx is cancelled, it returns when Redis answers or
 // the client's own time-out is over.
-func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+func (l *Locker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	if err := l.askable(ctx, req.KeyID); err != nil {
 		return nil, unavailable("acquire", err)
 	}
-	owner, sent := idem.NewNonce().String(), l.now()
+	owner, sent := driver.NewNonce().String(), l.now()
 	call, cancel := within(ctx, trustOf(l.ttl)) // a later answer would be useless
 	defer cancel()
 	fence, taken, err := l.keeper.acquire(call, req, owner)
 	switch {
 	case err == nil && !taken:
-		return nil, fmt.Errorf("lock/redis: acquire: %w", idem.ErrLocked)
+		return nil, fmt.Errorf("lock/redis: acquire: %w", driver.ErrLocked)
 	case err == nil:
 		le := &lease{
 			l: l, id: req.KeyID, owner: owner, fence: fence, renewed: sent,
@@ -124,7 +124,7 @@ func within(ctx context.Context, d time.Duration) (context.Context, context.Canc
 }
 
 // askable returns nil if Redis may be asked about a lock.
-func (l *Locker) askable(ctx context.Context, id idem.KeyID) error {
+func (l *Locker) askable(ctx context.Context, id driver.KeyID) error {
 	l.mu.Lock()
 	closing := l.closing
 	l.mu.Unlock()
@@ -173,10 +173,10 @@ const (
 	lookTimeout = 2 * time.Second
 )
 
-// Wait implements [idem.Locker]. Redis does not call back, so Wait looks at the lock again
+// Wait implements [driver.Locker]. Redis does not call back, so Wait looks at the lock again
 // and again. The pause between two looks grows from 5 ms to 250 ms. It is shorter if the lock
 // expires earlier.
-func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
+func (l *Locker) Wait(ctx context.Context, id driver.KeyID) error {
 	for pause := firstLook; ctx.Err() == nil; pause = min(2*pause, mostLook) {
 		left, err := l.look(ctx, id)
 		switch {
@@ -194,7 +194,7 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 
 // look is [Locker.remaining], and returns as soon as ctx ends. The client notices a deadline
 // by itself, and no cancellation.
-func (l *Locker) look(ctx context.Context, id idem.KeyID) (left time.Duration, err error) {
+func (l *Locker) look(ctx context.Context, id driver.KeyID) (left time.Duration, err error) {
 	type answer struct {
 		left time.Duration
 		err  error
@@ -219,7 +219,7 @@ func (l *Locker) look(ctx context.Context, id idem.KeyID) (left time.Duration, e
 }
 
 // remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.
-func (l *Locker) remaining(ctx context.Context, id idem.KeyID) (time.Duration, error) {
+func (l *Locker) remaining(ctx context.Context, id driver.KeyID) (time.Duration, error) {
 	if err := l.askable(ctx, id); err != nil {
 		return 0, err
 	}
@@ -228,7 +228,7 @@ func (l *Locker) remaining(ctx context.Context, id idem.KeyID) (time.Duration, e
 	return l.keeper.remaining(ctx, id)
 }
 
-// Ping implements [idem.Locker]. It writes, because a server may answer but refuse to take
+// Ping implements [driver.Locker]. It writes, because a server may answer but refuse to take
 // locks. A replica does so, and so may a server without memory, or without its own replicas, or
 // one whose user may not run a command.
 // In a cluster Ping writes to every shard.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -18,7 +18,7 @@ func TestLostReplies(t *testing.T) {
 	r := testserver.StartRedis(t)
 	proxy := testserver.StartRedisProxy(t, r.Addr())
 	l, other := open(t, connect(t, 2, proxy.Addr())), open(t, connect(t, 2, r.Addr()))
-	losing := func(t *testing.T, id idem.KeyID, call func()) {
+	losing := func(t *testing.T, id driver.KeyID, call func()) {
 		t.Helper()
 		dropped := proxy.DropNextReply(testserver.Contains(id.String()))
 		call()
@@ -31,9 +31,9 @@ func TestLostReplies(t *testing.T) {
 	for range 2 { // the second time the server knows the scripts
 		t.Run("acquire", func(t *testing.T) {
 			req := request()
-			var lease idem.Lease
+			var lease driver.Lease
 			losing(t, req.KeyID, func() { lease = take(t, l, req) })
-			if domain, last := fencesOf(t, other, req.KeyID); lease.Fence() != (idem.Fence{Domain: domain, Token: last}) {
+			if domain, last := fencesOf(t, other, req.KeyID); lease.Fence() != (driver.Fence{Domain: domain, Token: last}) {
 				t.Errorf("Fence() = %s, want %s/%d, given once", lease.Fence(), domain, last)
 			}
 			wantLocked(t, other, again(req))
@@ -82,8 +82,8 @@ func TestLostRepliesThatAreFinal(t *testing.T) {
 
 	req := request()
 	proxy.DropNextReply(testserver.Contains(req.KeyID.String()))
-	if lease, err := l.TryAcquire(t.Context(), req); !errors.Is(err, idem.ErrUnavailable) {
-		t.Fatalf("TryAcquire() without a reply = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	if lease, err := l.TryAcquire(t.Context(), req); !errors.Is(err, driver.ErrUnavailable) {
+		t.Fatalf("TryAcquire() without a reply = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 	}
 	release(t, takeSoon(t, other, again(req)))
 
@@ -91,8 +91,8 @@ func TestLostRepliesThatAreFinal(t *testing.T) {
 	lease := take(t, other, req)
 	proxied := takeEventually(t, l, request()) // it is known to answer again
 	dropped := proxy.DropNextReply(testserver.Contains(proxied.(*leaseType).id.String()))
-	if left, err := proxied.Check(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Check() without a reply = %v, %v, want %v", left, err, idem.ErrUnavailable)
+	if left, err := proxied.Check(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Check() without a reply = %v, %v, want %v", left, err, driver.ErrUnavailable)
 	}
 	await(t, "lost reply", dropped)
 	if err := proxied.Err(); err != nil {
@@ -101,7 +101,7 @@ func TestLostRepliesThatAreFinal(t *testing.T) {
 	dropped = proxy.DropNextReply(testserver.Contains(proxied.(*leaseType).id.String()))
 	release(t, proxied) // goes on until it is acknowledged
 	await(t, "lost reply", dropped)
-	release(t, take(t, other, idem.LockRequest{KeyID: proxied.(*leaseType).id, Nonce: idem.NewNonce()}))
+	release(t, take(t, other, driver.LockRequest{KeyID: proxied.(*leaseType).id, Nonce: driver.NewNonce()}))
 	release(t, lease)
 }
 
@@ -109,7 +109,7 @@ type leaseType = lease
 
 // takeEventually takes a free lock from a locker that may refuse to ask for a
 // moment.
-func takeEventually(t *testing.T, l *Locker, req idem.LockRequest) idem.Lease {
+func takeEventually(t *testing.T, l *Locker, req driver.LockRequest) driver.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -135,8 +135,8 @@ func TestAcquireThatArrivesLate(t *testing.T) {
 	hold := proxy.HoldNext(testserver.Contains(req.KeyID.String()))
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if lease, err := l.TryAcquire(ctx, req); !errors.Is(err, idem.ErrUnavailable) {
-		t.Fatalf("TryAcquire() held on its way = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	if lease, err := l.TryAcquire(ctx, req); !errors.Is(err, driver.ErrUnavailable) {
+		t.Fatalf("TryAcquire() held on its way = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 	}
 	await(t, "held request", hold.Held())
 	await(t, "undo", l.background.Idle())
@@ -168,7 +168,7 @@ func TestLostHeartbeat(t *testing.T) {
 }
 
 // outlives waits until the lease has been renewed later than end.
-func outlives(t *testing.T, lease idem.Lease, end leaseclock.Instant) {
+func outlives(t *testing.T, lease driver.Lease, end leaseclock.Instant) {
 	t.Helper()
 	le := lease.(*leaseType)
 	for renewed := (leaseclock.Instant{}); renewed.Before(end); {

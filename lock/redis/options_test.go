@@ -8,7 +8,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -35,15 +35,15 @@ func TestNewRefuses(t *testing.T) {
 		"a writable replica":    {connect(t, 2, writable.Addr()), nil, "replica-read-only"},
 	} {
 		l, err := New(t.Context(), tt.client, tt.opt, quiet())
-		if err == nil || !strings.Contains(err.Error(), tt.want) || errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("New() with %s = %v, %v, want an error with %q, and not %v", name, l, err, tt.want, idem.ErrUnavailable)
+		if err == nil || !strings.Contains(err.Error(), tt.want) || errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("New() with %s = %v, %v, want an error with %q, and not %v", name, l, err, tt.want, driver.ErrUnavailable)
 		}
 		if tt.client != nil {
 			t.Cleanup(func() { _ = tt.client.Close() })
 		}
 	}
-	if _, err := New(t.Context(), connect(t, 1, "127.0.0.1:1"), quiet()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("New() without a server = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := New(t.Context(), connect(t, 1, "127.0.0.1:1"), quiet()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("New() without a server = %v, want %v", err, driver.ErrUnavailable)
 	}
 }
 
@@ -56,11 +56,11 @@ func TestPingNoticesAServerThatRefusesWrites(t *testing.T) {
 		t.Errorf("Ping() = %v, want <nil>", err)
 	}
 	do(t, r, "CONFIG", "SET", "min-replicas-to-write", "1")
-	if err := l.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Ping() of a server without its replica = %v, want %v", err, idem.ErrUnavailable)
+	if err := l.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Ping() of a server without its replica = %v, want %v", err, driver.ErrUnavailable)
 	}
-	if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 	}
 }
 

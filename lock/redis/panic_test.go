@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -49,9 +50,9 @@ func TestPanicsOfTheClientInTheBackground(t *testing.T) {
 	client := connect(t, 1, sharedAddr(t))
 	client.AddHook(hook)
 	l := open(t, client, freshPrefix(t), WithTTL(time.Second))
-	take := func(key idem.Key) idem.Lease {
+	take := func(key idem.Key) driver.Lease {
 		t.Helper()
-		lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("s", key), Nonce: idem.NewNonce()})
+		lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("s", key), Nonce: driver.NewNonce()})
 		if err != nil {
 			t.Fatalf("TryAcquire(%s) = %v", key, err)
 		}
@@ -60,15 +61,15 @@ func TestPanicsOfTheClientInTheBackground(t *testing.T) {
 	kept, given := take("kept"), take("given")
 	hook.on.Store(true)
 	given.ReleaseInBackground()
-	if _, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("s", "other"), Nonce: idem.NewNonce()}); err == nil {
+	if _, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("s", "other"), Nonce: driver.NewNonce()}); err == nil {
 		t.Error("TryAcquire() = nil while the hook panics")
 	}
 	select {
 	case <-kept.Done():
 	case <-time.After(20 * time.Second):
 	}
-	if err := kept.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Err() = %v of a lease without a renewal, want %v", err, idem.ErrLeaseLost)
+	if err := kept.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Err() = %v of a lease without a renewal, want %v", err, driver.ErrLeaseLost)
 	}
 	hook.on.Store(false)
 	wantGiven(t, l)
@@ -82,7 +83,7 @@ func TestPanicsOfTheClientWhenAScriptIsSentAgain(t *testing.T) {
 	client := connect(t, 1, server.Addr())
 	client.AddHook(hook)
 	l := open(t, client, freshPrefix(t))
-	given, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("s", "given"), Nonce: idem.NewNonce()})
+	given, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("s", "given"), Nonce: driver.NewNonce()})
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v", err)
 	}
@@ -104,7 +105,7 @@ func TestPanicsOfTheClientWhenAScriptIsSentAgain(t *testing.T) {
 func wantGiven(t *testing.T, l *Locker) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		again, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("s", "given"), Nonce: idem.NewNonce()})
+		again, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("s", "given"), Nonce: driver.NewNonce()})
 		if err == nil {
 			again.ReleaseInBackground()
 			return

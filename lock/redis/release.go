@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Pauses between two tries to remove a lock.
@@ -20,7 +20,7 @@ const (
 // removal goes on until it finds the lock, less and less often, for one time to live.
 type removal struct {
 	l        *Locker
-	id       idem.KeyID
+	id       driver.KeyID
 	owner    string
 	onItsWay bool
 	settled  func(error)           // called once, at the first acknowledgement or at the end; then nil
@@ -29,7 +29,7 @@ type removal struct {
 
 // newRemoval returns a removal. Close waits until it is settled. The caller tries or
 // starts it.
-func (l *Locker) newRemoval(id idem.KeyID, owner string, onItsWay bool, settled func(error)) *removal {
+func (l *Locker) newRemoval(id driver.KeyID, owner string, onItsWay bool, settled func(error)) *removal {
 	l.background.Add()
 	return &removal{l: l, id: id, owner: owner, onItsWay: onItsWay, settled: settled}
 }

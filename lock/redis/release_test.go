@@ -12,7 +12,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -105,7 +105,7 @@ func TestReleaseReturnsAtItsDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	if err := lease.Release(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := lease.Release(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Release() with Redis stopped = %v, want %v", err, context.DeadlineExceeded)
 	}
 	if took := time.Since(start); took > 15*time.Second {
@@ -124,8 +124,8 @@ func TestReleaseWithAnEndedContext(t *testing.T) {
 	lease := take(t, l, req)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := lease.Release(ctx); err != nil && !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Release() with an ended context = %v, want <nil> or %v", err, idem.ErrUnavailable)
+	if err := lease.Release(ctx); err != nil && !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Release() with an ended context = %v, want <nil> or %v", err, driver.ErrUnavailable)
 	}
 	await(t, "release", l.background.Idle())
 	release(t, take(t, l, again(req)))
@@ -259,7 +259,7 @@ func TestLockedTakesNoFence(t *testing.T) {
 	lease := take(t, l, req)
 	value := l.keeper.client.Get(t.Context(), l.keeper.keys.lock(req.KeyID)).Val()
 	wantLocked(t, l, again(req))
-	if domain, last := fencesOf(t, l, req.KeyID); lease.Fence() != (idem.Fence{Domain: domain, Token: last}) {
+	if domain, last := fencesOf(t, l, req.KeyID); lease.Fence() != (driver.Fence{Domain: domain, Token: last}) {
 		t.Errorf("the last fence is %s/%d after a refusal, want %s", domain, last, lease.Fence())
 	}
 	if got := l.keeper.client.Get(t.Context(), l.keeper.keys.lock(req.KeyID)).Val(); got != value {

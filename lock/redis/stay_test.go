@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -80,7 +80,7 @@ func TestDeadlineDuringALookIsNoOutage(t *testing.T) {
 		if _, err := l.remaining(ctx, req.KeyID); err == nil {
 			t.Error("remaining() = <nil> without an answer")
 		}
-		if err := l.Wait(ctx, req.KeyID); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, idem.ErrUnavailable) {
+		if err := l.Wait(ctx, req.KeyID); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("Wait() = %v, want %v alone", err, context.DeadlineExceeded)
 		}
 		cancel()

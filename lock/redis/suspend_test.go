@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -19,9 +19,9 @@ func withClock(now leaseclock.Source) Option { return func(c *config) { c.now = 
 
 func TestSuspendedHolderIsTold(t *testing.T) {
 	t.Parallel()
-	for name, ask := range map[string]func(idem.Lease) error{
-		"by Err": func(lease idem.Lease) error { return lease.Err() },
-		"by Check": func(lease idem.Lease) error {
+	for name, ask := range map[string]func(driver.Lease) error{
+		"by Err": func(lease driver.Lease) error { return lease.Err() },
+		"by Check": func(lease driver.Lease) error {
 			_, err := lease.Check(t.Context())
 			return err
 		},
@@ -35,8 +35,8 @@ func TestSuspendedHolderIsTold(t *testing.T) {
 				t.Fatalf("before: %v", err)
 			}
 			clock.Advance(trustOf(longTTL))
-			if err := ask(lease); !errors.Is(err, idem.ErrLeaseLost) {
-				t.Errorf("after a suspension of %v: %v, want %v", trustOf(longTTL), err, idem.ErrLeaseLost)
+			if err := ask(lease); !errors.Is(err, driver.ErrLeaseLost) {
+				t.Errorf("after a suspension of %v: %v, want %v", trustOf(longTTL), err, driver.ErrLeaseLost)
 			}
 			select {
 			case <-lease.Done():
@@ -78,8 +78,8 @@ func TestSuspendedWhileTakingALock(t *testing.T) {
 	await(t, "answer", hold.Held())
 	clock.Advance(trustOf(longTTL))
 	hold.Release()
-	if err := <-got; !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	if err := <-got; !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	other := open(t, connect(t, 2, sharedAddr(t)), WithPrefix(prefix))
 	release(t, takeSoon(t, other, req)) // it was undone

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
@@ -76,8 +76,8 @@ func TestLateRenewalChangesNothing(t *testing.T) {
 		}
 		clock.Advance(trustOf(l.ttl))
 		lease.renewal(sent, true)
-		if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-			t.Errorf("Err() after a late renewal = %v, want %v", err, idem.ErrLeaseLost)
+		if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+			t.Errorf("Err() after a late renewal = %v, want %v", err, driver.ErrLeaseLost)
 		}
 	})
 }
@@ -95,8 +95,8 @@ func TestRequestsEndByThemselves(t *testing.T) {
 		for _, ctx := range []context.Context{t.Context(), patient} {
 			time.Sleep(probePause)
 			began := time.Now()
-			if _, err := l.TryAcquire(ctx, request()); !errors.Is(err, idem.ErrUnavailable) {
-				t.Errorf("TryAcquire() without an answer = %v, want %v", err, idem.ErrUnavailable)
+			if _, err := l.TryAcquire(ctx, request()); !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("TryAcquire() without an answer = %v, want %v", err, driver.ErrUnavailable)
 			}
 			if took := time.Since(began); took != trustOf(l.ttl) {
 				t.Errorf("TryAcquire() took %v, want %v", took, trustOf(l.ttl))
@@ -128,7 +128,7 @@ func TestAcquireEndsBeforeItsPipeline(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*probePause)
 		defer cancel()
-		if lease, err := l.TryAcquire(ctx, request()); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		if lease, err := l.TryAcquire(ctx, request()); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, context.DeadlineExceeded)
 		}
 		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, errNoAnswer) {
@@ -197,8 +197,8 @@ func TestFailedPingLeavesThePause(t *testing.T) {
 	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
 		f.to("ping", says(nil, io.EOF))
 		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
-		if err := l.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
+		if err := l.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Ping() = %v, want %v", err, driver.ErrUnavailable)
 		}
 		if l.keeper.health.admit(0) {
 			t.Error("admit() = true after a failed ping, want false")

@@ -10,7 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -27,7 +27,7 @@ import (
 // Every client can make children of "/", but can delete them only while they are empty.
 // Make a chroot beforehand to prevent this.
 //
-// The error wraps idem.ErrUnavailable. It wraps [ErrNotPermitted] if the client may not
+// The error wraps driver.ErrUnavailable. It wraps [ErrNotPermitted] if the client may not
 // read an ACL. The list then covers the other znodes.
 func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []string, err error) {
 	for _, p := range paths {
@@ -44,7 +44,7 @@ func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []strin
 	}
 	locks, err := s.DecideFor(ctx, c.cfg.rootPath(), session.OfChildren)
 	if err != nil {
-		return nil, fmt.Errorf("%w: list %s: %w", idem.ErrUnavailable, c.cfg.Root, err)
+		return nil, fmt.Errorf("%w: list %s: %w", driver.ErrUnavailable, c.cfg.Root, err)
 	}
 	all := c.cfg.relied()
 	for _, name := range locks.Names {
@@ -108,7 +108,7 @@ func (s *locks) openAmong(ctx context.Context, znodes []string) (open []string, 
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				err = fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+				err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 			}
 			switch {
 			case session.Refusal(err):

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -18,7 +18,7 @@ func TestOpenParentsWithoutAnAnswer(t *testing.T) {
 	hold := r.proxy.HoldNext(testserver.Op(testserver.OpGetACL))
 	defer hold.Release()
 	go func() { <-hold.Held(); cancel() }()
-	if open, err := r.c.OpenParents(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("OpenParents() = %q, %v; want %v and %v", open, err, idem.ErrUnavailable, context.Canceled)
+	if open, err := r.c.OpenParents(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("OpenParents() = %q, %v; want %v and %v", open, err, driver.ErrUnavailable, context.Canceled)
 	}
 }

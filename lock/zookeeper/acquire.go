@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -22,27 +22,27 @@ type Lease struct {
 	marks *marks
 }
 
-var _ idem.Lease = (*Lease)(nil)
+var _ driver.Lease = (*Lease)(nil)
 
-// Fence implements [idem.Lease].
-func (l *Lease) Fence() idem.Fence { return l.held.Fence() }
+// Fence implements [driver.Lease].
+func (l *Lease) Fence() driver.Fence { return l.held.Fence() }
 
-// Done implements [idem.Lease].
+// Done implements [driver.Lease].
 func (l *Lease) Done() <-chan struct{} { return l.held.Done() }
 
-// Err implements [idem.Lease]. It reads the lease clock, so it tells of a loss even when Done is
+// Err implements [driver.Lease]. It reads the lease clock, so it tells of a loss even when Done is
 // late, after the machine was suspended.
 func (l *Lease) Err() error { return l.held.Err() }
 
-// Check implements [idem.Lease]. It always reads the znode, so it notices one that was deleted by
+// Check implements [driver.Lease]. It always reads the znode, so it notices one that was deleted by
 // hand. While the connection is down it waits for another one, until ctx ends or the lease is over.
 func (l *Lease) Check(ctx context.Context) (time.Duration, error) { return l.held.Check(ctx) }
 
-// Release implements [idem.Lease]. The error wraps idem.ErrUnavailable if ctx ended first, or if the
+// Release implements [driver.Lease]. The error wraps driver.ErrUnavailable if ctx ended first, or if the
 // znode stays until the session is over.
 func (l *Lease) Release(ctx context.Context) error { return l.held.Release(ctx) }
 
-// ReleaseInBackground implements [idem.Lease]. [Client.Close] waits for it.
+// ReleaseInBackground implements [driver.Lease]. [Client.Close] waits for it.
 func (l *Lease) ReleaseInBackground() { l.held.ReleaseInBackground() }
 
 // acquire makes the lock of a key. The caller has claimed its path. If the parent of the
@@ -74,7 +74,7 @@ func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
 // With withParent the first request makes the parent, too.
 func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int64, err error) {
 	fail := func(err error) (string, int64, error) {
-		return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+		return "", 0, fmt.Errorf("%w: acquire: %w", driver.ErrUnavailable, err)
 	}
 	s := m.s
 	var r session.Result
@@ -121,7 +121,7 @@ func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int
 			m.marked = true
 			continue
 		case n.Session != s.ID():
-			return "", 0, fmt.Errorf("%w: by %v", idem.ErrLocked, held.ParseOwner(n.Data))
+			return "", 0, fmt.Errorf("%w: by %v", driver.ErrLocked, held.ParseOwner(n.Data))
 		case held.ParseOwner(n.Data).Same(m.owner):
 			if found, err := m.read(n.Czxid); found || err != nil {
 				return at, n.Czxid, err
@@ -138,7 +138,7 @@ func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int
 	if r.Outcome == session.Unknown { // no other owner was seen
 		return fail(fmt.Errorf("no certain answer %d times, the last: %w", held.MaxTries, r.Err))
 	}
-	return "", 0, fmt.Errorf("%w: the lock changed during %d tries", idem.ErrLocked, held.MaxTries)
+	return "", 0, fmt.Errorf("%w: the lock changed during %d tries", driver.ErrLocked, held.MaxTries)
 }
 
 // read reads the marker above a new lock. It is a deciding read, sent after the create is
@@ -164,5 +164,5 @@ func (m *marks) read(czxid int64) (found bool, err error) {
 	if gone := m.s.Remove(m.at(), czxid, true); gone != nil {
 		m.s.Log.Warn("zookeeper: unusable lock left to the end of its session", "path", m.at(), "error", gone)
 	}
-	return false, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+	return false, fmt.Errorf("%w: acquire: %w", driver.ErrUnavailable, err)
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
@@ -36,8 +36,8 @@ func TestLockThatChangesDuringEveryTry(t *testing.T) {
 		read.Release()
 		read = next
 	}
-	if err := <-acquired; !errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+	if err := <-acquired; !errors.Is(err, driver.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrLocked)
 	}
 	create.Release()
 	read.Release()
@@ -59,7 +59,7 @@ func TestMarkerChangesAfterALostCreate(t *testing.T) {
 			if _, err := r.raw.Set(r.path, []byte("mine"), -1); err != nil {
 				r.Error(err)
 			}
-		}, idem.ErrUnavailable},
+		}, driver.ErrUnavailable},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -68,7 +68,7 @@ func TestMarkerChangesAfterALostCreate(t *testing.T) {
 			connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 			lost := r.proxy.DropNextReply(r.onChild())
 			acquired := make(chan error, 1)
-			var lease idem.Lease
+			var lease driver.Lease
 			go func() {
 				var err error
 				lease, err = r.l.TryAcquire(bounded(t), request(r.id))

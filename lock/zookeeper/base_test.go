@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -57,7 +57,7 @@ func TestBaseHasToMatch(t *testing.T) {
 		c.Abandon()
 		t.Fatal("Open() with another base for the same locks succeeded")
 	}
-	if !errors.Is(err, ErrBaseMismatch) || errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), cfg.Chroot+"/idem") || strings.Contains(err.Error(), "\n") {
+	if !errors.Is(err, ErrBaseMismatch) || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), cfg.Chroot+"/idem") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("Open() = %q, want one line that wraps %q and names the base in use", err, ErrBaseMismatch)
 	}
 	// Other locks may have another base, also the same locks by another chroot.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -16,11 +16,11 @@ func TestBatchedWritesAreJudgedOneByOne(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
 	const n = 200
-	ids := make([]idem.KeyID, n)
+	ids := make([]driver.KeyID, n)
 	for i := range ids {
 		ids[i] = newID()
 	}
-	held := map[idem.KeyID]bool{}
+	held := map[driver.KeyID]bool{}
 	for i := 0; i < n; i += 7 {
 		if _, err := c[1].Locker().TryAcquire(bounded(t), request(ids[i])); err != nil {
 			t.Fatal(err)
@@ -32,7 +32,7 @@ func TestBatchedWritesAreJudgedOneByOne(t *testing.T) {
 		wg.Go(func() {
 			lease, err := c[0].Locker().TryAcquire(bounded(t), request(id))
 			if held[id] {
-				if !errors.Is(err, idem.ErrLocked) {
+				if !errors.Is(err, driver.ErrLocked) {
 					t.Errorf("TryAcquire() of a held lock = %v, want ErrLocked", err)
 				}
 				return
@@ -60,7 +60,7 @@ func TestBatchWhoseReplyIsLost(t *testing.T) {
 		for range 40 {
 			wg.Go(func() {
 				lease, err := r.l.TryAcquire(bounded(t), request(newID()))
-				if err != nil && !errors.Is(err, idem.ErrUnavailable) {
+				if err != nil && !errors.Is(err, driver.ErrUnavailable) {
 					t.Errorf("TryAcquire() = %v", err)
 				}
 				if err != nil {

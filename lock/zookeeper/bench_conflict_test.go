@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // BenchmarkConflicts takes 128 locks at once over a link with a round trip of 5 ms, of
@@ -31,8 +31,8 @@ func benchmarkConflicts(b *testing.B, n, held int) {
 	makeParents(b, beside)
 	var sum, longest time.Duration
 	for b.Loop() {
-		ids := make([]idem.KeyID, n)
-		leases := make([]idem.Lease, n)
+		ids := make([]driver.KeyID, n)
+		leases := make([]driver.Lease, n)
 		for i := range ids {
 			if ids[i] = newID(); held > 0 && i%(n/held) == 0 {
 				leases[i], _ = beside.TryAcquire(b.Context(), request(ids[i]))
@@ -46,7 +46,7 @@ func benchmarkConflicts(b *testing.B, n, held int) {
 				began := time.Now()
 				lease, err := l.TryAcquire(b.Context(), request(id))
 				switch {
-				case taken && !errors.Is(err, idem.ErrLocked), !taken && err != nil:
+				case taken && !errors.Is(err, driver.ErrLocked), !taken && err != nil:
 					b.Errorf("TryAcquire() = %v, where held = %v", err, taken)
 				case !taken:
 					worst[i], leases[i] = time.Since(began), lease

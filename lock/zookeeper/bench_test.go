@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // BenchmarkAcquireRelease takes and gives back locks of different keys: ns/op
@@ -19,13 +19,13 @@ func BenchmarkAcquireRelease(b *testing.B) {
 
 // BenchmarkAcquireReleaseMarked leaves a marker in place of each lock.
 func BenchmarkAcquireReleaseMarked(b *testing.B) {
-	m := newMarker(idem.StateCompleted)
+	m := newMarker(driver.StateCompleted)
 	for _, callers := range []int{1, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) { benchmarkPairs(b, callers, m) })
 	}
 }
 
-func benchmarkPairs(b *testing.B, callers int, leave *idem.Marker) {
+func benchmarkPairs(b *testing.B, callers int, leave *driver.Marker) {
 	cfg := sharedConfig(b)
 	cfg.SessionTimeout = 60 * time.Second
 	l := open(b, cfg).Locker(WithDurableMarkers())

@@ -21,8 +21,8 @@ type Client struct {
 
 // Open connects and starts a session. It fails within Config.OpenTimeout, or when ctx ends.
 // The error gives the reason, such as refused credentials, or a session time-out too short
-// for the safety margin. It wraps idem.ErrUnavailable if no server served the client in
-// time. Another try may succeed then. It does not wrap idem.ErrUnavailable if the
+// for the safety margin. It wraps driver.ErrUnavailable if no server served the client in
+// time. Another try may succeed then. It does not wrap driver.ErrUnavailable if the
 // configuration, the credentials or the certificates are wrong, or if a server is not a
 // ZooKeeper. It wraps ErrNotPermitted if the client may not use a znode that it needs. Open
 // warns of znodes that every client may change, see [Client.OpenParents].

@@ -15,7 +15,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/hostport"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
@@ -293,7 +293,7 @@ type RetryPolicy struct {
 	Max  time.Duration // 5 s by default
 
 	// Attempts bounds how often a blocking call takes a place in line before it fails
-	// with idem.ErrUnavailable. Waiting for a held lock uses no attempt up. By default
+	// with driver.ErrUnavailable. Waiting for a held lock uses no attempt up. By default
 	// the call tries until its context ends. Attempts does not bound the attempts at a
 	// new session. Those end with Close.
 	Attempts int
@@ -301,7 +301,7 @@ type RetryPolicy struct {
 
 // lockPath is the path of a key's lock. It has two levels, because the child counter of one
 // flat parent of all locks would overflow (see doc.go).
-func (c *Config) lockPath(id idem.KeyID) string {
+func (c *Config) lockPath(id driver.KeyID) string {
 	hex := id.String() // its first three digits name the parent
 	return c.rootPath() + "/" + hex[:3] + "/" + hex[3:]
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 func TestParseConnectString(t *testing.T) {
@@ -137,7 +137,7 @@ func TestConfigThatCannotWorkIsRefused(t *testing.T) {
 	} {
 		cfg := Config{Servers: []string{"a"}, OpenTimeout: time.Second}
 		change(&cfg)
-		if _, err := Open(bounded(t), cfg); err == nil || errors.Is(err, idem.ErrUnavailable) {
+		if _, err := Open(bounded(t), cfg); err == nil || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%s: Open() = %v, want an error of the configuration", name, err)
 		}
 	}

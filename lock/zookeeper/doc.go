@@ -1,4 +1,4 @@
-// Package zookeeper takes locks in ZooKeeper. Its [Locker] implements [idem.Locker] for
+// Package zookeeper takes locks in ZooKeeper. Its [Locker] implements [driver.Locker] for
 // services with several instances. It takes an exclusive lock per key, and does not serve
 // waiters in order. Two packages have other ways to coordinate over the same session.
 //
@@ -29,7 +29,7 @@
 //     package never removes another owner's lock, unless an operator deletes locks by hand
 //     (see below).
 //   - No call hangs. While the ensemble is known to be unreachable, every call fails at
-//     once with [idem.ErrUnavailable]. A call under way at that moment ends with its
+//     once with [driver.ErrUnavailable]. A call under way at that moment ends with its
 //     context, or when the session cannot be trusted any more, whichever is first. Only
 //     Release waits longer, until its context ends or the session is over.
 //

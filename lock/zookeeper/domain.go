@@ -6,12 +6,12 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-var _ idem.HistoryLocker = (*Locker)(nil)
+var _ driver.HistoryLocker = (*Locker)(nil)
 
 // A lock domain names one history of an ensemble. Its fences are zxids, which grow as long as the
 // ensemble keeps its data. If the servers start with older data, for example from a backup, the
@@ -75,9 +75,9 @@ func (s *locks) followFormer() error {
 	return nil
 }
 
-// RenewDomain implements [idem.HistoryLocker]. The first client that notices replaces the UUID in
+// RenewDomain implements [driver.HistoryLocker]. The first client that notices replaces the UUID in
 // the domain's znode. The error wraps [ErrNotPermitted] if this client may not.
-func (l *Locker) RenewDomain(ctx context.Context, seen idem.Fence) (renewed bool, err error) {
+func (l *Locker) RenewDomain(ctx context.Context, seen driver.Fence) (renewed bool, err error) {
 	s, err := l.c.usable()
 	if err != nil {
 		return false, err
@@ -87,7 +87,7 @@ func (l *Locker) RenewDomain(ctx context.Context, seen idem.Fence) (renewed bool
 
 // Behind reports whether the ensemble lacks a fence of its domain that a lease had before the call.
 // Then it came back with older data. It changes nothing.
-func (l *Locker) Behind(ctx context.Context, seen idem.Fence) (bool, error) {
+func (l *Locker) Behind(ctx context.Context, seen driver.Fence) (bool, error) {
 	s, err := l.c.usable()
 	if err != nil {
 		return false, err
@@ -107,7 +107,7 @@ func (s *locks) renewDomain(domain string, seen int64) (renewed bool, err error)
 	for {
 		n, err := s.Decide(path, session.OfNode)
 		if err != nil {
-			return false, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+			return false, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 		}
 		id := string(n.Data)
 		switch {
@@ -128,7 +128,7 @@ func (s *locks) renewDomain(domain string, seen int64) (renewed bool, err error)
 			s.Log.Error("zookeeper: the ensemble came back with older data, and gets another lock domain", "domain", domain, "missing", seen, "present", now)
 			return true, s.adoptDomain(next)
 		case r.Outcome == session.Ended:
-			return false, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
+			return false, fmt.Errorf("%w: %w", driver.ErrUnavailable, r.Err)
 		case r.Outcome == session.Refused && !r.RefusedBy(zk.ErrBadVersion) && !r.RefusedBy(zk.ErrNoNode):
 			return false, fmt.Errorf("zookeeper: set %s: %w", path, r.Err)
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -43,8 +43,8 @@ func TestFollowerCutOffFromItsLeader(t *testing.T) {
 	case <-time.After(timeout):
 		t.Error("the lease is believed in for as long as its session")
 	}
-	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
+	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Err() = %v, want %v", err, driver.ErrLeaseLost)
 	}
 	if lasted := time.Since(paused); lasted > timeout-margin/2 {
 		t.Errorf("lease lasted %v after the leader was gone, session %v", lasted, timeout)
@@ -52,9 +52,9 @@ func TestFollowerCutOffFromItsLeader(t *testing.T) {
 	leader.Resume()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var next idem.Lease
+	var next driver.Lease
 	until(t, "next owner", func() bool {
-		next, err = idem.Acquire(ctx, other, request(id))
+		next, err = driver.Acquire(ctx, other, request(id))
 		return err == nil
 	})
 	if !lease.Fence().Before(next.Fence()) {
@@ -68,7 +68,7 @@ func TestFollowerCutOffFromItsLeader(t *testing.T) {
 	}
 }
 
-func cfgPath(c *Client, id idem.KeyID) string { return c.cfg.lockPath(id) }
+func cfgPath(c *Client, id driver.KeyID) string { return c.cfg.lockPath(id) }
 
 // One server stops answering; the session moves to another one, and its leases
 // live on.
@@ -111,7 +111,7 @@ func TestLeaderKilled(t *testing.T) {
 	cfg := config(t, e.Hosts()...)
 	c, second := open(t, cfg), open(t, cfg)
 	id := newID()
-	var lease idem.Lease
+	var lease driver.Lease
 	until(t, "lock taken", func() (ok bool) { // a young ensemble may drop a connection
 		var err error
 		lease, err = c.Locker().TryAcquire(bounded(t), request(id))
@@ -152,8 +152,8 @@ func TestServerPaused(t *testing.T) {
 	}
 	z.Pause()
 	await(t, "lease lost", lease.Done())
-	if _, err := c.Locker().TryAcquire(context.Background(), request(id)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := c.Locker().TryAcquire(context.Background(), request(id)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	lease.ReleaseInBackground()
 	z.Resume()

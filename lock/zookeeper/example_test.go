@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
@@ -16,7 +17,7 @@ func ExampleParseConnectString() {
 
 // A client opens a session, takes the lock of a key, and gives the fence to the resource.
 func ExampleOpen() {
-	pay := func(ctx context.Context, charge func(context.Context, idem.Fence) error) error {
+	pay := func(ctx context.Context, charge func(context.Context, driver.Fence) error) error {
 		servers, chroot, err := zookeeper.ParseConnectString("zk1:2181,zk2:2181,zk3:2181/payments")
 		if err != nil {
 			return err
@@ -27,12 +28,12 @@ func ExampleOpen() {
 		}
 		defer func() { _ = client.Close(ctx) }()
 
-		lease, err := client.Locker().TryAcquire(ctx, idem.LockRequest{
+		lease, err := client.Locker().TryAcquire(ctx, driver.LockRequest{
 			KeyID: idem.NewKeyID("tenant-1", "order-4711"),
-			Nonce: idem.NewNonce(),
+			Nonce: driver.NewNonce(),
 		})
 		if err != nil {
-			return err // idem.ErrLocked: somebody else is at it
+			return err // driver.ErrLocked: somebody else is at it
 		}
 		defer lease.ReleaseInBackground()
 		if _, err := lease.Check(ctx); err != nil {
@@ -46,7 +47,7 @@ func ExampleOpen() {
 // Durable markers protect used keys, even if Redis loses every record. The service removes them
 // after a retention.
 func ExampleWithDurableMarkers() {
-	newEngine := func(ctx context.Context, client *zookeeper.Client, store idem.Store) (*idem.Engine, error) {
+	newEngine := func(ctx context.Context, client *zookeeper.Client, store driver.Store) (*idem.Engine, error) {
 		return idem.New(client.Locker(zookeeper.WithDurableMarkers()), store)
 	}
 	_ = newEngine // it needs servers

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -23,7 +23,7 @@ func TestLocksUnderFaults(t *testing.T) {
 	second := open(t, r.cfg)
 	lockers := []*Locker{r.l, second.Locker(), r.other}
 	type key struct {
-		id     idem.KeyID
+		id     driver.KeyID
 		inside atomic.Int32
 		last   atomic.Uint64
 	}
@@ -42,7 +42,7 @@ func TestLocksUnderFaults(t *testing.T) {
 			for ctx.Err() == nil {
 				k := &keys[rng.IntN(len(keys))]
 				try, stop := context.WithTimeout(ctx, time.Duration(1+rng.IntN(200))*time.Millisecond)
-				lease, err := idem.Acquire(try, lockers[i%3], request(k.id))
+				lease, err := driver.Acquire(try, lockers[i%3], request(k.id))
 				stop()
 				if err != nil {
 					time.Sleep(time.Millisecond) // not connected, or given up
@@ -55,7 +55,7 @@ func TestLocksUnderFaults(t *testing.T) {
 				if token := lease.Fence().Token; k.last.Swap(token) >= token {
 					t.Errorf("fence %d does not grow", token)
 				}
-				if _, err := lease.Check(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, idem.ErrUnavailable) {
+				if _, err := lease.Check(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, driver.ErrUnavailable) {
 					t.Errorf("Check() = %v", err)
 				}
 				k.inside.Add(-1)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
@@ -58,8 +58,8 @@ func TestCallsEndWithTrust(t *testing.T) {
 		errs <- err
 	}()
 	for range 2 {
-		if err := <-errs; !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("Ping() or OpenParents() = %v, want %v", err, idem.ErrUnavailable)
+		if err := <-errs; !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Ping() or OpenParents() = %v, want %v", err, driver.ErrUnavailable)
 		}
 		if s.Err() != nil {
 			t.Error("the call has waited until the session was over")
@@ -75,8 +75,8 @@ func TestLosingEveryCreateIsNotLocked(t *testing.T) {
 	for range held.MaxTries {
 		r.proxy.DropNextRequest(r.onLock())
 	}
-	if lease, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() = %v, %v; want %v", lease, err, idem.ErrUnavailable)
+	if lease, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, %v; want %v", lease, err, driver.ErrUnavailable)
 	}
 	r.idle(r.c)
 	r.release(r.takeSoon(r.other))
@@ -158,7 +158,7 @@ func TestOpenParentsBelowAHiddenRoot(t *testing.T) {
 	if _, err := r.raw.SetACL(r.cfg.rootPath(), zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
 		t.Fatal(err)
 	}
-	if open, err := r.c.OpenParents(bounded(t)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("OpenParents() = %q, %v; want %v and %v", open, err, ErrNotPermitted, idem.ErrUnavailable)
+	if open, err := r.c.OpenParents(bounded(t)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("OpenParents() = %q, %v; want %v and %v", open, err, ErrNotPermitted, driver.ErrUnavailable)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
@@ -83,9 +83,9 @@ func watchedBy(s *locks) []string {
 }
 
 // taken is the lock of a key, which has to become free.
-func taken(t testing.TB, c *Client, id idem.KeyID) *Lease {
+func taken(t testing.TB, c *Client, id driver.KeyID) *Lease {
 	t.Helper()
-	var lease idem.Lease
+	var lease driver.Lease
 	until(t, "lock taken", func() bool {
 		var err error
 		lease, err = c.Locker().TryAcquire(bounded(t), request(id))

@@ -4,20 +4,20 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-var _ idem.LockInspector = (*Locker)(nil)
+var _ driver.LockInspector = (*Locker)(nil)
 
-// HeldBy implements [idem.LockInspector]. It reads the znode of the lock, and for a marked key
+// HeldBy implements [driver.LockInspector]. It reads the znode of the lock, and for a marked key
 // also the one below the marker. The lock of a dead process counts as held until its session
 // times out.
-func (l *Locker) HeldBy(ctx context.Context, id idem.KeyID) (idem.Holder, bool, error) {
+func (l *Locker) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
 	s, err := l.c.usable()
 	if err != nil {
-		return idem.Holder{}, false, err
+		return driver.Holder{}, false, err
 	}
 	path := l.c.cfg.lockPath(id)
 	look := func(path string) (session.Hint, error) {
@@ -29,14 +29,14 @@ func (l *Locker) HeldBy(ctx context.Context, id idem.KeyID) (idem.Holder, bool, 
 	}
 	switch {
 	case err != nil:
-		return idem.Holder{}, false, fmt.Errorf("%w: lock of %s: %w", idem.ErrUnavailable, id.OperationID(), err)
+		return driver.Holder{}, false, fmt.Errorf("%w: lock of %s: %w", driver.ErrUnavailable, id.OperationID(), err)
 	case !n.Exists:
-		return idem.Holder{}, false, nil
+		return driver.Holder{}, false, nil
 	}
 	owner := held.ParseOwner(n.Data)
-	nonce, _ := idem.ParseNonce(owner.Nonce) // the zero nonce is an unknown one
-	return idem.Holder{Host: owner.Host, PID: owner.PID, Nonce: nonce}, true, nil
+	nonce, _ := driver.ParseNonce(owner.Nonce) // the zero nonce is an unknown one
+	return driver.Holder{Host: owner.Host, PID: owner.PID, Nonce: nonce}, true, nil
 }
 
-// DomainOf implements [idem.LockInspector]. All keys have one domain.
-func (l *Locker) DomainOf(context.Context, idem.KeyID) (string, error) { return l.c.Domain(), nil }
+// DomainOf implements [driver.LockInspector]. All keys have one domain.
+func (l *Locker) DomainOf(context.Context, driver.KeyID) (string, error) { return l.c.Domain(), nil }

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Keys that are used once leave nothing but the parents of locks, of which there are 4,096 at
@@ -20,7 +20,7 @@ func TestJunkKeysLeaveNoZnodes(t *testing.T) {
 		var wg sync.WaitGroup
 		for range cfg.MaxLocksPerSession {
 			wg.Go(func() {
-				l, err := c.Locker().TryAcquire(bounded(t), idem.LockRequest{KeyID: newID(), Nonce: idem.NewNonce()})
+				l, err := c.Locker().TryAcquire(bounded(t), driver.LockRequest{KeyID: newID(), Nonce: driver.NewNonce()})
 				if err != nil {
 					t.Errorf("TryAcquire() = %v", err)
 					return
@@ -49,7 +49,7 @@ func TestJunkKeysLeaveNoZnodes(t *testing.T) {
 		t.Errorf("%d parents after %d keys: the look is broken", len(parents), junk)
 	}
 	for i := range cfg.MaxLocksPerSession + 1 {
-		_, err := c.Locker().TryAcquire(bounded(t), idem.LockRequest{KeyID: newID(), Nonce: idem.NewNonce()})
+		_, err := c.Locker().TryAcquire(bounded(t), driver.LockRequest{KeyID: newID(), Nonce: driver.NewNonce()})
 		if wanted := i < cfg.MaxLocksPerSession; (err == nil) != wanted {
 			t.Fatalf("lock %d of %d: %v", i+1, cfg.MaxLocksPerSession, err)
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -32,8 +32,8 @@ func TestOperatorDeletesTheLock(t *testing.T) {
 		if err := r.raw.Delete(r.path, -1); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := lease.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
-			t.Errorf("Check() = %v, want %v", err, idem.ErrLeaseLost)
+		if _, err := lease.Check(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
+			t.Errorf("Check() = %v, want %v", err, driver.ErrLeaseLost)
 		}
 		r.wantLost(lease)
 		next := r.take(r.other)
@@ -90,8 +90,8 @@ func TestOperatorDeletesTheLock(t *testing.T) {
 
 func (r *rig) wantLostAtCheck(l *Lease) {
 	r.Helper()
-	if _, err := l.Check(bounded(r)); !errors.Is(err, idem.ErrLeaseLost) {
-		r.Errorf("Check() = %v, want %v", err, idem.ErrLeaseLost)
+	if _, err := l.Check(bounded(r)); !errors.Is(err, driver.ErrLeaseLost) {
+		r.Errorf("Check() = %v, want %v", err, driver.ErrLeaseLost)
 	}
 	r.wantLost(l)
 }
@@ -120,8 +120,8 @@ func TestOrphanIsRemoved(t *testing.T) {
 	if orphan.Outcome != session.Applied {
 		t.Fatalf("orphan: %+v", orphan)
 	}
-	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrLocked)
 	}
 	lease := r.take(r.l)
 	r.wantHeld(lease)
@@ -137,9 +137,9 @@ func TestForeignZnodeInPlaceOfTheLock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	create(t, r.raw, r.path, 0)
-	_, err := idem.Acquire(bounded(t), r.l, request(r.id))
-	if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLocked) || !strings.Contains(err.Error(), r.path) {
-		t.Errorf("Acquire() = %v, want %v that names %s", err, idem.ErrUnavailable, r.path)
+	_, err := driver.Acquire(bounded(t), r.l, request(r.id))
+	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLocked) || !strings.Contains(err.Error(), r.path) {
+		t.Errorf("Acquire() = %v, want %v that names %s", err, driver.ErrUnavailable, r.path)
 	}
 	if there, stat, err := r.raw.Exists(r.path); !there || err != nil || stat.Cversion != 0 {
 		t.Errorf("Exists(%s) = %t, %+v, %v; want a znode that never had a child", r.path, there, stat, err)
@@ -150,7 +150,7 @@ func TestForeignZnodeInPlaceOfTheLock(t *testing.T) {
 func TestFencesGrow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	last := idem.Fence{Domain: r.c.Domain()}
+	last := driver.Fence{Domain: r.c.Domain()}
 	for i := range 20 {
 		l := r.take([]*Locker{r.l, r.other}[i%2])
 		if !last.Before(l.Fence()) {
@@ -203,7 +203,7 @@ func TestMaxLocks(t *testing.T) {
 	cfg := sharedConfig(t)
 	cfg.MaxLocksPerSession = 3
 	l := open(t, cfg).Locker()
-	var last idem.Lease
+	var last driver.Lease
 	for range 3 {
 		lease, err := l.TryAcquire(bounded(t), request(newID()))
 		if err != nil {
@@ -211,8 +211,8 @@ func TestMaxLocks(t *testing.T) {
 		}
 		last = lease
 	}
-	if _, err := l.TryAcquire(bounded(t), request(newID())); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := l.TryAcquire(bounded(t), request(newID())); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	if err := last.Release(bounded(t)); err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestWaitersShareAWatch(t *testing.T) {
 	}
 	cancel()
 	for range 32 {
-		if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, idem.ErrUnavailable) {
+		if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("Wait() = %v, want %v alone", err, context.Canceled)
 		}
 	}
@@ -307,21 +307,21 @@ func TestCheckUnderWay(t *testing.T) {
 		return <-checked
 	}
 	ctx, cancel := context.WithCancel(bounded(t))
-	if err := check(ctx, cancel); !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Check() without an answer = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+	if err := check(ctx, cancel); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Check() without an answer = %v, want %v and %v", err, driver.ErrUnavailable, context.Canceled)
 	}
 	r.wantHeld(lease)
 	r.proxy.Refuse(true)
 	r.proxy.Cut()
 	until(t, "disconnected", func() bool { _, err := r.c.usable(); return err != nil })
-	if _, err := lease.Check(zktest.Canceled(t)); !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Check() without a connection = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+	if _, err := lease.Check(zktest.Canceled(t)); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Check() without a connection = %v, want %v and %v", err, driver.ErrUnavailable, context.Canceled)
 	}
 	r.proxy.Restore()
 	until(t, "connected again", func() bool { _, err := r.c.usable(); return err == nil })
 	r.wantHeld(lease)
-	if err := check(bounded(t), lease.ReleaseInBackground); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Check() of a lease that is released meanwhile = %v, want %v", err, idem.ErrLeaseLost)
+	if err := check(bounded(t), lease.ReleaseInBackground); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Check() of a lease that is released meanwhile = %v, want %v", err, driver.ErrLeaseLost)
 	}
 	r.release(lease)
 }
@@ -332,8 +332,8 @@ func TestAcquireWithoutTime(t *testing.T) {
 	r := newRig(t, 0)
 	lease := r.take(r.l)
 	got, err := r.l.TryAcquire(zktest.Canceled(t), request(r.id))
-	if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) || errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() = %v, %v; want %v and %v", got, err, idem.ErrUnavailable, context.Canceled)
+	if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, %v; want %v and %v", got, err, driver.ErrUnavailable, context.Canceled)
 	}
 	r.release(lease)
 }
@@ -345,8 +345,8 @@ func TestPingNeedsAnAnswer(t *testing.T) {
 	write := r.proxy.HoldNext(testserver.Op(testserver.OpMulti))
 	ctx, cancel := context.WithCancel(bounded(t))
 	go func() { <-write.Held(); cancel() }()
-	if err := r.l.Ping(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("Ping() = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+	if err := r.l.Ping(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Ping() = %v, want %v and %v", err, driver.ErrUnavailable, context.Canceled)
 	}
 	write.Release()
 	if err := r.l.Ping(bounded(t)); err != nil {
@@ -385,11 +385,11 @@ func TestSessionEndsAsALockIsMade(t *testing.T) {
 		s.GiveUp()
 		return r.path, 1, nil
 	}})
-	if lease != nil || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Acquire() = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	if lease != nil || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Acquire() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 	}
-	if mine, other, err := s.Claim(r.path); mine != nil || other != nil || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Claim() in an ended session = %v, %v, %v, want %v", mine, other, err, idem.ErrUnavailable)
+	if mine, other, err := s.Claim(r.path); mine != nil || other != nil || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Claim() in an ended session = %v, %v, %v, want %v", mine, other, err, driver.ErrUnavailable)
 	}
 }
 
@@ -435,8 +435,8 @@ func TestCheckAfterAQuietTime(t *testing.T) {
 	write := r.proxy.HoldNext(testserver.Op(testserver.OpMulti))
 	ctx, cancel := context.WithCancel(bounded(t))
 	go func() { <-write.Held(); cancel() }()
-	if _, err := lease.Check(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Check() without an answer = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+	if _, err := lease.Check(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Check() without an answer = %v, want %v and %v", err, driver.ErrUnavailable, context.Canceled)
 	}
 	write.Release()
 	until(t, "the write is acknowledged", func() bool { return !lease.held.Table().Stale() })
@@ -482,11 +482,11 @@ func TestWaitForALockThatMayNotBeRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			read.Release()
-			if err := <-waited; !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
-				t.Errorf("Wait() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
+			if err := <-waited; !errors.Is(err, ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("Wait() = %v, want %v and %v", err, ErrNotPermitted, driver.ErrUnavailable)
 			}
-			if holder, there, err := r.l.HeldBy(bounded(t), r.id); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
-				t.Errorf("HeldBy() = %v, %t, %v; want %v and %v", holder, there, err, ErrNotPermitted, idem.ErrUnavailable)
+			if holder, there, err := r.l.HeldBy(bounded(t), r.id); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("HeldBy() = %v, %t, %v; want %v and %v", holder, there, err, ErrNotPermitted, driver.ErrUnavailable)
 			}
 			r.release(lease)
 		})
@@ -527,17 +527,17 @@ func TestMutualExclusionUnderFaults(t *testing.T) {
 	var (
 		inside  atomic.Int32
 		plain   int // guarded by the lock alone
-		last    idem.Fence
+		last    driver.Fence
 		entered int
 	)
 	for i := range goroutines {
 		work.Go(func() {
 			for range rounds {
-				var lease idem.Lease
+				var lease driver.Lease
 				until(t, "lock", func() bool {
 					var err error
-					lease, err = idem.Acquire(bounded(t), lockers[i%3], request(r.id))
-					if err != nil && !errors.Is(err, idem.ErrUnavailable) {
+					lease, err = driver.Acquire(bounded(t), lockers[i%3], request(r.id))
+					if err != nil && !errors.Is(err, driver.ErrUnavailable) {
 						t.Errorf("Acquire() = %v", err)
 					}
 					return err == nil

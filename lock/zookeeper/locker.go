@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -15,7 +15,7 @@ type Locker struct {
 	marking bool // its leases may leave markers
 }
 
-var _ idem.Locker = (*Locker)(nil)
+var _ driver.Locker = (*Locker)(nil)
 
 // LockerOption changes how [Client.Locker] makes a Locker. A nil option does nothing.
 type LockerOption func(*Locker)
@@ -32,14 +32,14 @@ func (c *Client) Locker(opts ...LockerOption) *Locker {
 	return l
 }
 
-// TryAcquire implements [idem.Locker]. Its leases are [*Lease]. If this client is just
+// TryAcquire implements [driver.Locker]. Its leases are [*Lease]. If this client is just
 // giving the lock back, TryAcquire waits until it has. If another application has a
-// persistent znode at the path of the lock, the error wraps idem.ErrUnavailable.
-func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+// persistent znode at the path of the lock, the error wraps driver.ErrUnavailable.
+func (l *Locker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	path := l.c.cfg.lockPath(req.KeyID)
 	for {
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, context.Cause(ctx))
+			return nil, fmt.Errorf("%w: acquire: %w", driver.ErrUnavailable, context.Cause(ctx))
 		}
 		s, err := l.c.usable()
 		if err != nil {
@@ -57,7 +57,7 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 			}
 			return lease, nil
 		case !other.Releasing():
-			return nil, fmt.Errorf("%w: in this process", idem.ErrLocked)
+			return nil, fmt.Errorf("%w: in this process", driver.ErrLocked)
 		}
 		if err := s.Await(ctx, other.Freed()); err != nil {
 			return nil, err
@@ -65,10 +65,10 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 	}
 }
 
-// Wait implements [idem.Locker]. The waiters of a process share a watch. Wait may return
+// Wait implements [driver.Locker]. The waiters of a process share a watch. Wait may return
 // too early, after a reconnect for example. A marker without a lock below it looks free,
 // and so does any other persistent znode in the place of the lock.
-func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
+func (l *Locker) Wait(ctx context.Context, id driver.KeyID) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil && s.Err() == nil: // otherwise the next session may tell
-		return fmt.Errorf("%w: wait: %w", idem.ErrUnavailable, err)
+		return fmt.Errorf("%w: wait: %w", driver.ErrUnavailable, err)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (s *locks) awaitFree(ctx context.Context, path string) error {
 	}
 }
 
-// Ping implements [idem.Locker]. It makes a pinned write. All callers of the moment share
+// Ping implements [driver.Locker]. It makes a pinned write. All callers of the moment share
 // the write. Only a write proves that the quorum works and would take a lock. Servers answer
 // reads, ZooKeeper's own sync and pings without a quorum.
 func (l *Locker) Ping(ctx context.Context) error {
@@ -133,5 +133,5 @@ func (l *Locker) Ping(ctx context.Context) error {
 	return s.Barrier(ctx)
 }
 
-// Visibility implements [idem.Locker].
-func (l *Locker) Visibility() idem.Visibility { return idem.VisibilityShared }
+// Visibility implements [driver.Locker].
+func (l *Locker) Visibility() driver.Visibility { return driver.VisibilityShared }

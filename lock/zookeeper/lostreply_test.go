@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
@@ -23,7 +23,7 @@ type rig struct {
 	l     *Locker // of c
 	other *Locker // straight to the server
 	raw   *zk.Conn
-	id    idem.KeyID
+	id    driver.KeyID
 	path  string
 }
 
@@ -68,7 +68,7 @@ func (r *rig) take(l *Locker) *Lease {
 // meanwhile.
 func (r *rig) takeSoon(l *Locker) *Lease {
 	r.Helper()
-	var lease idem.Lease
+	var lease driver.Lease
 	until(r, "lock taken", func() (ok bool) {
 		var err error
 		lease, err = l.TryAcquire(bounded(r), request(r.id))
@@ -125,7 +125,7 @@ func (r *rig) idle(c *Client) {
 }
 
 // sibling is a key ID whose lock has the same parent as the rig's.
-func (r *rig) sibling() idem.KeyID {
+func (r *rig) sibling() driver.KeyID {
 	id := newID()
 	id[0], id[1] = r.id[0], r.id[1]
 	return id
@@ -184,7 +184,7 @@ func TestAbandonedCreate(t *testing.T) {
 			r.wantGivenUp(ctx)
 			soon, stop := context.WithTimeout(bounded(r), 50*time.Millisecond)
 			defer stop()
-			if l, err := r.l.TryAcquire(soon, request(r.id)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, idem.ErrLocked) {
+			if l, err := r.l.TryAcquire(soon, request(r.id)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrLocked) {
 				r.Errorf("TryAcquire() while the lock is being given back = %v, %v, want it to wait", l, err)
 			}
 			reply.Release()
@@ -270,8 +270,8 @@ func TestAbandonedOldLockSparesTheNextOwner(t *testing.T) {
 func (r *rig) wantGivenUp(ctx context.Context) {
 	r.Helper()
 	lease, err := r.l.TryAcquire(ctx, request(r.id))
-	if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) || lease != nil {
-		r.Errorf("TryAcquire() = %v, %v; want %v and %v", lease, err, idem.ErrUnavailable, context.Canceled)
+	if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) || lease != nil {
+		r.Errorf("TryAcquire() = %v, %v; want %v and %v", lease, err, driver.ErrUnavailable, context.Canceled)
 	}
 }
 
@@ -317,8 +317,8 @@ func TestLostDeleteSparesTheNextOwner(t *testing.T) {
 	if !lease.Fence().Before(next.Fence()) {
 		t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
 	}
-	if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+	if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrLocked)
 	}
 	r.release(next)
 }
@@ -327,13 +327,13 @@ func TestLostDeleteSparesTheNextOwner(t *testing.T) {
 // not: each is settled for itself.
 func TestWritesInFlightWhenConnectionBreaks(t *testing.T) {
 	t.Parallel()
-	for name, second := range map[string]func(r *rig, released *Lease, acquire func(idem.KeyID)) (creates int){
-		"a create and a delete, both applied": func(r *rig, released *Lease, _ func(idem.KeyID)) int {
+	for name, second := range map[string]func(r *rig, released *Lease, acquire func(driver.KeyID)) (creates int){
+		"a create and a delete, both applied": func(r *rig, released *Lease, _ func(driver.KeyID)) int {
 			released.ReleaseInBackground()
 			until(r, "delete applied", func() bool { return !r.exists() })
 			return 0
 		},
-		"two creates, one applied": func(r *rig, released *Lease, acquire func(idem.KeyID)) int {
+		"two creates, one applied": func(r *rig, released *Lease, acquire func(driver.KeyID)) int {
 			id := r.sibling()
 			request := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(id))))
 			go acquire(id)
@@ -348,7 +348,7 @@ func TestWritesInFlightWhenConnectionBreaks(t *testing.T) {
 			released, id := r.take(r.l), r.sibling()
 			reply := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(id))))
 			leases := make(chan *Lease, 2)
-			acquire := func(id idem.KeyID) {
+			acquire := func(id driver.KeyID) {
 				lease, err := r.l.TryAcquire(bounded(t), request(id))
 				if err != nil {
 					t.Errorf("TryAcquire() = %v", err)

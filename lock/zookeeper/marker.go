@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -55,8 +55,8 @@ type marks struct {
 	on    bool // MarkBegun and MarkOnRelease have an effect
 
 	// Set before there is a lease.
-	found   *idem.Marker // at the path when the lock was taken
-	czxid   int64        // of the znode of found, like version
+	found   *driver.Marker // at the path when the lock was taken
+	czxid   int64          // of the znode of found, like version
 	version int32
 
 	mu     sync.Mutex
@@ -77,10 +77,10 @@ func (m *marks) at() string {
 	return m.path
 }
 
-var _ idem.MarkingLease = (*Lease)(nil)
+var _ driver.MarkingLease = (*Lease)(nil)
 
-// Marker implements [idem.MarkingLease].
-func (l *Lease) Marker() *idem.Marker {
+// Marker implements [driver.MarkingLease].
+func (l *Lease) Marker() *driver.Marker {
 	if l.marks.found == nil {
 		return nil
 	}
@@ -88,13 +88,13 @@ func (l *Lease) Marker() *idem.Marker {
 	return &m
 }
 
-// LeavesMarkers implements [idem.MarkingLease]. It is true with [WithDurableMarkers].
+// LeavesMarkers implements [driver.MarkingLease]. It is true with [WithDurableMarkers].
 func (l *Lease) LeavesMarkers() bool { return l.marks.on }
 
-// MarkOnRelease implements [idem.MarkingLease]. Without [WithDurableMarkers] it has no
+// MarkOnRelease implements [driver.MarkingLease]. Without [WithDurableMarkers] it has no
 // effect, and an existing marker stays. If a marker could not be read back, because of its
 // state or because a name is too long, MarkOnRelease logs an error and changes nothing.
-func (l *Lease) MarkOnRelease(m *idem.Marker) {
+func (l *Lease) MarkOnRelease(m *driver.Marker) {
 	if !l.marks.on {
 		return
 	}
@@ -153,7 +153,7 @@ func (m *marks) vanished() {
 }
 
 // encodeMarker returns the data of a marker. It fails if parseMarker would refuse the data.
-func encodeMarker(m *idem.Marker) ([]byte, error) {
+func encodeMarker(m *driver.Marker) ([]byte, error) {
 	data, err := m.AppendBinary(nil)
 	if err == nil && parseMarker(data) == nil {
 		err = fmt.Errorf("zookeeper: no marker is in state %v", m.State)
@@ -162,8 +162,8 @@ func encodeMarker(m *idem.Marker) ([]byte, error) {
 }
 
 // parseMarker reads the data of a marker. It returns nil for other data.
-func parseMarker(data []byte) *idem.Marker {
-	var m idem.Marker
+func parseMarker(data []byte) *driver.Marker {
+	var m driver.Marker
 	if m.UnmarshalBinary(data) != nil {
 		return nil
 	}

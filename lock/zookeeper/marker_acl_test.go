@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -37,7 +37,7 @@ func TestMarkerACLKeepsStrangersOut(t *testing.T) {
 			}
 		}
 	}
-	for _, found := range []*idem.Marker{nil, m} { // left, and left alone
+	for _, found := range []*driver.Marker{nil, m} { // left, and left alone
 		lease, err := l.TryAcquire(bounded(t), request(id))
 		if err != nil {
 			t.Fatal(err)
@@ -98,12 +98,12 @@ func TestMarkerACLOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	owner := zk.DigestACL(zk.PermAll, "other", "secret")
-	for id, acl := range map[idem.KeyID][]zk.ACL{readable: append(zk.WorldACL(zk.PermRead), owner...), hidden: owner} {
+	for id, acl := range map[driver.KeyID][]zk.ACL{readable: append(zk.WorldACL(zk.PermRead), owner...), hidden: owner} {
 		if _, err := r.raw.Create(r.cfg.lockPath(id), data, 0, acl); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.l.TryAcquire(bounded(t), request(id)); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrNotPermitted) {
-			t.Errorf("TryAcquire() = %v, want %v and %v", err, idem.ErrUnavailable, ErrNotPermitted)
+		if _, err := r.l.TryAcquire(bounded(t), request(id)); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrNotPermitted) {
+			t.Errorf("TryAcquire() = %v, want %v and %v", err, driver.ErrUnavailable, ErrNotPermitted)
 		}
 	}
 	r.mark(completed())

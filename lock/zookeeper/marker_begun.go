@@ -8,19 +8,19 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// MarkBegun implements [idem.MarkingLease]. It is one transaction. The transaction may share
+// MarkBegun implements [driver.MarkingLease]. It is one transaction. The transaction may share
 // a Multi with other writes. If there is no marker yet, it deletes the ephemeral znode of
 // the lock, and makes the marker and an ephemeral znode below it. Otherwise it sets the data
 // of the marker. It has no effect for leases of a [Locker] without [WithDurableMarkers].
 //
-// The error wraps idem.ErrLeaseLost if the lease is over, and idem.ErrUnavailable if the
+// The error wraps driver.ErrLeaseLost if the lease is over, and driver.ErrUnavailable if the
 // marker was not acknowledged. [ErrNotPermitted] and any other refusal of the servers leave
 // the lock as it was, and later calls of MarkBegun and MarkOnRelease have no effect.
-func (l *Lease) MarkBegun(ctx context.Context, m idem.Marker) error {
+func (l *Lease) MarkBegun(ctx context.Context, m driver.Marker) error {
 	if !l.marks.on {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (l *Lease) MarkBegun(ctx context.Context, m idem.Marker) error {
 	}
 }
 
-func unmarked(err error) error { return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, err) }
+func unmarked(err error) error { return fmt.Errorf("%w: mark: %w", driver.ErrUnavailable, err) }
 
 // marking is one MarkBegun under way. Its transaction may move the lock of a lease below a
 // marker. The marking goes on when its caller has gone, because the release has to know

@@ -8,15 +8,15 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // begin marks the attempt of a lease, which has to succeed.
-func (r *rig) begin(l *Lease) *idem.Marker {
+func (r *rig) begin(l *Lease) *driver.Marker {
 	r.Helper()
-	m := newMarker(idem.StateUnknown)
+	m := newMarker(driver.StateUnknown)
 	if err := l.MarkBegun(bounded(r), *m); err != nil {
 		r.Fatalf("MarkBegun() = %v", err)
 	}
@@ -26,8 +26,8 @@ func (r *rig) begin(l *Lease) *idem.Marker {
 // wantLocked says that nobody else can have the rig's lock.
 func (r *rig) wantLocked() {
 	r.Helper()
-	if lease, err := r.other.TryAcquire(bounded(r), request(r.id)); !errors.Is(err, idem.ErrLocked) {
-		r.Errorf("TryAcquire() = %v, %v; want %v", lease, err, idem.ErrLocked)
+	if lease, err := r.other.TryAcquire(bounded(r), request(r.id)); !errors.Is(err, driver.ErrLocked) {
+		r.Errorf("TryAcquire() = %v, %v; want %v", lease, err, driver.ErrLocked)
 	}
 }
 
@@ -35,24 +35,24 @@ func (r *rig) wantLocked() {
 // where that is not the marker of MarkBegun.
 func begunEndings() []struct {
 	name    string
-	mark    func(*Lease, *idem.Marker) *idem.Marker
+	mark    func(*Lease, *driver.Marker) *driver.Marker
 	oneStep bool // a delete of the lock and nothing else
 } {
 	return []struct {
 		name    string
-		mark    func(*Lease, *idem.Marker) *idem.Marker
+		mark    func(*Lease, *driver.Marker) *driver.Marker
 		oneStep bool
 	}{
-		{"silent", func(_ *Lease, begun *idem.Marker) *idem.Marker { return begun }, true},
-		{"unknown", func(l *Lease, begun *idem.Marker) *idem.Marker { l.MarkOnRelease(begun); return begun }, true},
-		{"completed", func(l *Lease, _ *idem.Marker) *idem.Marker { m := completed(); l.MarkOnRelease(m); return m }, false},
-		{"released", func(l *Lease, _ *idem.Marker) *idem.Marker { l.MarkOnRelease(nil); return nil }, false},
+		{"silent", func(_ *Lease, begun *driver.Marker) *driver.Marker { return begun }, true},
+		{"unknown", func(l *Lease, begun *driver.Marker) *driver.Marker { l.MarkOnRelease(begun); return begun }, true},
+		{"completed", func(l *Lease, _ *driver.Marker) *driver.Marker { m := completed(); l.MarkOnRelease(m); return m }, false},
+		{"released", func(l *Lease, _ *driver.Marker) *driver.Marker { l.MarkOnRelease(nil); return nil }, false},
 	}
 }
 
 // befores are what a key may be marked with when its lock is taken.
-func befores() map[string]*idem.Marker {
-	return map[string]*idem.Marker{"unmarked": nil, "marked": newMarker(idem.StateUnknown)}
+func befores() map[string]*driver.Marker {
+	return map[string]*driver.Marker{"unmarked": nil, "marked": newMarker(driver.StateUnknown)}
 }
 
 func TestMarkBegunLeavesTheMarkerAtOnce(t *testing.T) {
@@ -90,8 +90,8 @@ func TestMarkBegunLeavesTheMarkerAtOnce(t *testing.T) {
 					t.Errorf("fence %v after %v", next.Fence(), fence)
 				}
 				requests := r.proxy.Count(r.path)
-				if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, idem.ErrLeaseLost) {
-					t.Errorf("MarkBegun() of a released lease = %v, want %v", err, idem.ErrLeaseLost)
+				if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, driver.ErrLeaseLost) {
+					t.Errorf("MarkBegun() of a released lease = %v, want %v", err, driver.ErrLeaseLost)
 				}
 				if n := requests.Seen().Total(); n != 0 {
 					t.Errorf("MarkBegun() of a released lease made %d requests, want 0", n)
@@ -124,8 +124,8 @@ func TestMarkBegunRefusesWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	lease := r.take(r.l)
-	if err := lease.MarkBegun(bounded(t), *newMarker(idem.StatePending)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("MarkBegun(pending) = %v, want %v", err, idem.ErrUnavailable)
+	if err := lease.MarkBegun(bounded(t), *newMarker(driver.StatePending)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("MarkBegun(pending) = %v, want %v", err, driver.ErrUnavailable)
 	}
 	r.wantHeld(lease)
 	r.release(lease)
@@ -174,16 +174,16 @@ func TestMarkBegunGivenUp(t *testing.T) {
 					if before != nil {
 						r.mark(before)
 					}
-					lease, m := r.take(r.l), newMarker(idem.StateUnknown)
+					lease, m := r.take(r.l), newMarker(driver.StateUnknown)
 					connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 					lost := loss.lose(r.proxy, r.onLock())
 					ctx, cancel := context.WithCancel(bounded(t))
 					go func() { <-lost; <-connect.Held(); cancel() }()
-					if err := lease.MarkBegun(ctx, *m); !errors.Is(err, idem.ErrUnavailable) {
-						t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrUnavailable)
+					if err := lease.MarkBegun(ctx, *m); !errors.Is(err, driver.ErrUnavailable) {
+						t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrUnavailable)
 					}
-					if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, idem.ErrUnavailable) {
-						t.Errorf("MarkBegun() while another one is under way = %v, want %v", err, idem.ErrUnavailable)
+					if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, driver.ErrUnavailable) {
+						t.Errorf("MarkBegun() while another one is under way = %v, want %v", err, driver.ErrUnavailable)
 					}
 					switch end {
 					case "cleared":
@@ -225,17 +225,17 @@ func TestMarkBegunOvertakenByTheRelease(t *testing.T) {
 			lease := r.take(r.l)
 			hold := r.proxy.HoldNext(r.onLock())
 			result := make(chan error, 1)
-			go func() { result <- lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)) }()
+			go func() { result <- lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)) }()
 			await(t, "transaction", hold.Held())
 			checked := make(chan error, 1)
 			go func() { _, err := lease.Check(bounded(t)); checked <- err }()
 			lease.MarkOnRelease(nil)
 			lease.ReleaseInBackground()
 			hold.Release()
-			if err := <-result; !errors.Is(err, idem.ErrLeaseLost) {
-				t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
+			if err := <-result; !errors.Is(err, driver.ErrLeaseLost) {
+				t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrLeaseLost)
 			}
-			if err := <-checked; err != nil && !errors.Is(err, idem.ErrLeaseLost) {
+			if err := <-checked; err != nil && !errors.Is(err, driver.ErrLeaseLost) {
 				t.Errorf("Check() = %v", err)
 			}
 			r.release(lease)
@@ -276,7 +276,7 @@ func TestMarkBegunWhileTheLeaseIsChecked(t *testing.T) {
 	await(t, "read of the lock", read.Held())
 	begun := make(chan error, 1)
 	moved := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.path+lockChild)))
-	go func() { begun <- lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)) }()
+	go func() { begun <- lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)) }()
 	await(t, "the transaction", moved.Held())
 	moved.Release()
 	read.Release()
@@ -337,8 +337,8 @@ func TestMarkBegunOutlivesItsSession(t *testing.T) {
 			wantFound(t, next, m)
 			r.wantLost(lease)
 			lease.MarkOnRelease(completed())
-			if err := lease.MarkBegun(bounded(t), *completed()); !errors.Is(err, idem.ErrLeaseLost) {
-				t.Errorf("MarkBegun() of a lost lease = %v, want %v", err, idem.ErrLeaseLost)
+			if err := lease.MarkBegun(bounded(t), *completed()); !errors.Is(err, driver.ErrLeaseLost) {
+				t.Errorf("MarkBegun() of a lost lease = %v, want %v", err, driver.ErrLeaseLost)
 			}
 			r.release(lease)
 			r.idle(r.c)
@@ -371,8 +371,8 @@ func TestMarkBegunAfterAnOperatorsDelete(t *testing.T) {
 				if relocked {
 					next = r.take(r.other)
 				}
-				if err := lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)); !errors.Is(err, idem.ErrLeaseLost) {
-					t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
+				if err := lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)); !errors.Is(err, driver.ErrLeaseLost) {
+					t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrLeaseLost)
 				}
 				r.wantLost(lease)
 				r.release(lease)
@@ -398,8 +398,8 @@ func TestMarkBegunWithoutPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	lease := r.take(r.l)
-	if err := lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("MarkBegun() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
+	if err := lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v and %v", err, ErrNotPermitted, driver.ErrUnavailable)
 	}
 	r.wantHeld(lease)
 	lease.MarkOnRelease(nil)
@@ -416,8 +416,8 @@ func TestMarkBegunOfALockThatMayNotBeRead(t *testing.T) {
 	if _, err := r.raw.SetACL(r.path, zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
 		t.Fatal(err)
 	}
-	if err := lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("MarkBegun() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
+	if err := lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v and %v", err, ErrNotPermitted, driver.ErrUnavailable)
 	}
 	if _, err := r.raw.SetACL(r.path, zk.WorldACL(zk.PermAll), -1); err != nil {
 		t.Fatal(err)
@@ -433,7 +433,7 @@ func TestMarkBegunWithoutTime(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	lease := r.take(r.l)
-	data, err := newMarker(idem.StateUnknown).AppendBinary(nil)
+	data, err := newMarker(driver.StateUnknown).AppendBinary(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func TestMarkBegunWithoutTime(t *testing.T) {
 	mk.path, mk.czxid = lease.held.Where()
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if here, err := mk.run(over, true); !here || !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) {
+	if here, err := mk.run(over, true); !here || !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("run() = %v, %v, want that the lock is here, and %v", here, err, context.Canceled)
 	}
 	r.wantMarker(nil)
@@ -456,8 +456,8 @@ func TestMarkBegunWithoutAConnection(t *testing.T) {
 	r.proxy.Refuse(true)
 	r.proxy.Cut()
 	until(t, "disconnected", func() bool { _, err := r.c.usable(); return err != nil })
-	if err := lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrUnavailable)
+	if err := lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	r.proxy.Restore()
 	m := completed()
@@ -472,8 +472,8 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	s := sessionOf(r.c)
-	ids := []idem.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
-	r.leave(ids[1], newMarker(idem.StateUnknown))
+	ids := []driver.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
+	r.leave(ids[1], newMarker(driver.StateUnknown))
 	var batch []session.Request
 	var all []*marking
 	var leases []*Lease
@@ -483,7 +483,7 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, _ := encodeMarker(newMarker(idem.StateUnknown))
+		data, _ := encodeMarker(newMarker(driver.StateUnknown))
 		mk := &marking{m: lease.(*Lease).marks, data: data}
 		mk.path, mk.czxid = lease.(*Lease).held.Where()
 		settled, _, err := lease.(*Lease).held.Move()
@@ -572,7 +572,7 @@ func TestMarkerRemovalSparesRunningAttempts(t *testing.T) {
 	r := newMarkerRig(t, 0)
 	lease := r.take(r.other)
 	m := r.begin(lease)
-	settled := func(context.Context, idem.KeyID, *idem.Marker) (bool, error) {
+	settled := func(context.Context, driver.KeyID, *driver.Marker) (bool, error) {
 		t.Error("asked about an attempt that runs")
 		return true, nil
 	}
@@ -591,7 +591,7 @@ func TestMarkBegunLostAndItsLockDeleted(t *testing.T) {
 			t.Parallel()
 			r := newMarkerRig(t, 0)
 			lease := r.take(r.l)
-			m := newMarker(idem.StateUnknown)
+			m := newMarker(driver.StateUnknown)
 			hold := r.proxy.HoldNextReply(r.onChild())
 			marked := make(chan error, 1)
 			go func() { marked <- lease.MarkBegun(bounded(t), *m) }()
@@ -603,8 +603,8 @@ func TestMarkBegunLostAndItsLockDeleted(t *testing.T) {
 				}
 			}
 			r.proxy.Cut()
-			if err := <-marked; !errors.Is(err, idem.ErrLeaseLost) {
-				t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
+			if err := <-marked; !errors.Is(err, driver.ErrLeaseLost) {
+				t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrLeaseLost)
 			}
 			hold.Release()
 			r.wantLost(lease)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -55,11 +55,11 @@ func TestMarkerLostReleaseSparesTheNextOwner(t *testing.T) {
 	for _, e := range endings() {
 		for _, between := range []struct {
 			name string
-			mark func(*Lease) *idem.Marker // what is there in the end; nil: as before
+			mark func(*Lease) *driver.Marker // what is there in the end; nil: as before
 		}{
 			{"held", nil},
-			{"marked and held", func(l *Lease) *idem.Marker { m := completed(); l.MarkOnRelease(m); return m }},
-			{"cleared and held", func(l *Lease) *idem.Marker { l.MarkOnRelease(nil); return nil }},
+			{"marked and held", func(l *Lease) *driver.Marker { m := completed(); l.MarkOnRelease(m); return m }},
+			{"cleared and held", func(l *Lease) *driver.Marker { l.MarkOnRelease(nil); return nil }},
 		} {
 			t.Run(e.name+", "+between.name, func(t *testing.T) {
 				t.Parallel()
@@ -105,7 +105,7 @@ func TestMarkerReleaseDuringALostMoveSparesTheNextOwner(t *testing.T) {
 			connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 			lost := loss.lose(r.proxy, r.onLock())
 			begun := make(chan error, 1)
-			go func() { begun <- lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)) }()
+			go func() { begun <- lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)) }()
 			await(t, "the loss", lost)
 			await(t, "reconnect", connect.Held())
 			lease.ReleaseInBackground()
@@ -116,7 +116,7 @@ func TestMarkerReleaseDuringALostMoveSparesTheNextOwner(t *testing.T) {
 			}
 			next := r.take(r.other)
 			connect.Release()
-			if err := <-begun; !errors.Is(err, idem.ErrLeaseLost) {
+			if err := <-begun; !errors.Is(err, driver.ErrLeaseLost) {
 				t.Errorf("MarkBegun() = %v, want ErrLeaseLost", err)
 			}
 			r.idle(r.c)
@@ -128,7 +128,7 @@ func TestMarkerReleaseDuringALostMoveSparesTheNextOwner(t *testing.T) {
 
 func TestMarkerLostCreate(t *testing.T) {
 	t.Parallel()
-	for _, before := range []*idem.Marker{nil, completed()} {
+	for _, before := range []*driver.Marker{nil, completed()} {
 		for _, loss := range losses {
 			name := map[bool]string{false: "unmarked, ", true: "marked, "}[before != nil]
 			t.Run(name+loss.name, func(t *testing.T) {
@@ -178,28 +178,28 @@ func TestMarkerLostCreate(t *testing.T) {
 func TestMarkerChangesDuringAcquire(t *testing.T) {
 	t.Parallel()
 	fresh := completed()
-	by := func(r *rig, m *idem.Marker) {
+	by := func(r *rig, m *driver.Marker) {
 		l := r.take(r.other)
 		l.MarkOnRelease(m)
 		r.release(l)
 	}
 	for _, tt := range []struct {
 		name   string
-		before *idem.Marker
+		before *driver.Marker
 		change func(*rig)
-		after  *idem.Marker
+		after  *driver.Marker
 		err    error
 	}{
 		{"a marker appears", nil, func(r *rig) { by(r, fresh) }, fresh, nil},
 		{"the marker is replaced", completed(), func(r *rig) { by(r, fresh) }, fresh, nil},
 		{"the marker vanishes", completed(), func(r *rig) { by(r, nil) }, nil, nil},
-		{"the marker vanishes and a lock comes", completed(), func(r *rig) { by(r, nil); r.take(r.other) }, nil, idem.ErrLocked},
+		{"the marker vanishes and a lock comes", completed(), func(r *rig) { by(r, nil); r.take(r.other) }, nil, driver.ErrLocked},
 		{"somebody writes over the marker", completed(), func(r *rig) {
 			if _, err := r.raw.Set(r.path, []byte("mine"), -1); err != nil {
 				r.Error(err)
 			}
-		}, nil, idem.ErrUnavailable},
-		{"the marker is locked", completed(), func(r *rig) { r.take(r.other) }, nil, idem.ErrLocked},
+		}, nil, driver.ErrUnavailable},
+		{"the marker is locked", completed(), func(r *rig) { r.take(r.other) }, nil, driver.ErrLocked},
 		{"the marker may not be read any more", completed(), func(r *rig) {
 			if _, err := r.raw.SetACL(r.path, zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
 				r.Error(err)
@@ -228,7 +228,7 @@ func TestMarkerChangesDuringAcquire(t *testing.T) {
 				r.wantHeld(lease.(*Lease))
 				wantFound(t, lease.(*Lease), tt.after)
 			}
-			if err != nil && !errors.Is(err, idem.ErrLocked) {
+			if err != nil && !errors.Is(err, driver.ErrLocked) {
 				if ok, _, err := r.raw.Exists(r.path + lockChild); ok || err != nil {
 					t.Errorf("a lock is left (%v)", err)
 				}
@@ -241,7 +241,7 @@ func TestMarkerChangesDuringAcquire(t *testing.T) {
 // With its session goes the lock, and a marker is not left behind by it.
 func TestMarkerIsNotLeftByADeadSession(t *testing.T) {
 	t.Parallel()
-	for _, before := range []*idem.Marker{nil, completed()} {
+	for _, before := range []*driver.Marker{nil, completed()} {
 		t.Run(map[bool]string{false: "unmarked", true: "marked"}[before != nil], func(t *testing.T) {
 			t.Parallel()
 			r := newMarkerRig(t, 0)
@@ -374,8 +374,8 @@ func TestMarkerOrphanIsRemoved(t *testing.T) {
 func TestMarkerReleasesShareAMulti(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
-	at := func(id idem.KeyID) string { return r.cfg.lockPath(id) }
-	ids := []idem.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
+	at := func(id driver.KeyID) string { return r.cfg.lockPath(id) }
+	ids := []driver.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
 	r.leave(ids[0], completed())
 	for _, id := range ids[1:] {
 		create(t, r.raw, at(id), 0)
@@ -423,7 +423,7 @@ func TestMarkerDeletedBeforeItIsRead(t *testing.T) {
 			r.mark(completed())
 			hold := r.proxy.HoldNextReply(r.onChild())
 			acquired := make(chan error, 1)
-			var lease idem.Lease
+			var lease driver.Lease
 			go func() {
 				var err error
 				lease, err = r.l.TryAcquire(bounded(t), request(r.id))
@@ -442,8 +442,8 @@ func TestMarkerDeletedBeforeItIsRead(t *testing.T) {
 			hold.Release()
 			err := <-acquired
 			if relocked {
-				if !errors.Is(err, idem.ErrLocked) {
-					t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+				if !errors.Is(err, driver.ErrLocked) {
+					t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrLocked)
 				}
 				r.wantHeld(theirs)
 				r.release(theirs)

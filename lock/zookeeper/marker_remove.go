@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -25,7 +25,7 @@ type MarkerRemoval struct {
 	// unknown outcome that is older than the retention, from several goroutines at once.
 	// If Settled fails, the marker stays and the pass goes on. Without Settled such
 	// markers stay for ever.
-	Settled func(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error)
+	Settled func(ctx context.Context, id driver.KeyID, m *driver.Marker) (bool, error)
 
 	// PerSecond bounds how many markers are read in a second. The default is 2000.
 	PerSecond int
@@ -53,7 +53,7 @@ const lookers = 64
 // a running attempt, nor a newer marker. A request at that very moment finds the key locked.
 //
 // It returns the statistics so far also with an error. The error is the one of ctx,
-// idem.ErrUnavailable, or, after a complete pass, an error of Settled. A removal under way
+// driver.ErrUnavailable, or, after a complete pass, an error of Settled. A removal under way
 // goes on in the background.
 func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerStats, error) {
 	if opts.Retention <= 0 {
@@ -76,8 +76,8 @@ func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerS
 		err = r.failed
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
-	case !errors.Is(err, idem.ErrUnavailable):
-		err = fmt.Errorf("%w: remove markers: %w", idem.ErrUnavailable, err)
+	case !errors.Is(err, driver.ErrUnavailable):
+		err = fmt.Errorf("%w: remove markers: %w", driver.ErrUnavailable, err)
 	}
 	return r.stats, err
 }
@@ -168,7 +168,7 @@ func (r *removal) below(ctx context.Context, parent string) error {
 	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(lookers)
 	for _, name := range names {
-		id, err := idem.ParseKeyID(parent + name)
+		id, err := driver.ParseKeyID(parent + name)
 		if err != nil || r.c.cfg.lockPath(id) != r.c.cfg.rootPath()+"/"+parent+"/"+name {
 			continue // no lock or marker
 		}
@@ -184,7 +184,7 @@ func (r *removal) below(ctx context.Context, parent string) error {
 }
 
 // look reads the znode at the path of a key, and removes it if it is a marker to remove.
-func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID) error {
+func (r *removal) look(ctx context.Context, s *locks, id driver.KeyID) error {
 	path := r.c.cfg.lockPath(id)
 	n, err := s.DecideFor(ctx, path, session.OfNode)
 	switch {
@@ -220,9 +220,9 @@ func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID) error {
 }
 
 // settled reports whether the outcome of a marked attempt is known.
-func (r *removal) settled(ctx context.Context, id idem.KeyID, m *idem.Marker) bool {
-	if m.State == idem.StateCompleted || r.opts.Settled == nil {
-		return m.State == idem.StateCompleted
+func (r *removal) settled(ctx context.Context, id driver.KeyID, m *driver.Marker) bool {
+	if m.State == driver.StateCompleted || r.opts.Settled == nil {
+		return m.State == driver.StateCompleted
 	}
 	settled, err := r.opts.Settled(ctx, id, m)
 	if err == nil {
@@ -249,7 +249,7 @@ func (r *removal) remove(ctx context.Context, s *locks, path string, judged sess
 	m := &marks{s: s, path: path, on: true, owner: s.Owned("removes the marker"), marked: true}
 	lease, err := m.acquire(ctx, mine)
 	switch {
-	case errors.Is(err, idem.ErrLocked):
+	case errors.Is(err, driver.ErrLocked):
 		return false, nil
 	case errors.Is(err, ErrNotPermitted): // another identity's marker must not end every pass
 		s.Log.Warn("zookeeper: the servers do not permit to remove this marker", "error", err)

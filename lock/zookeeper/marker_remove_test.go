@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
@@ -22,9 +22,9 @@ import (
 var all = MarkerRemoval{Retention: 1}
 
 // leave marks a key of the rig.
-func (r *rig) leave(id idem.KeyID, m *idem.Marker) {
+func (r *rig) leave(id driver.KeyID, m *driver.Marker) {
 	r.Helper()
-	lease, err := idem.Acquire(bounded(r), r.other, request(id))
+	lease, err := driver.Acquire(bounded(r), r.other, request(id))
 	if err != nil {
 		r.Fatalf("Acquire() = %v", err)
 	}
@@ -41,7 +41,7 @@ func (r *rig) wantRemoved(opts MarkerRemoval, want MarkerStats) {
 }
 
 // marked is which of the keys have a marker.
-func (r *rig) marked(ids ...idem.KeyID) []bool {
+func (r *rig) marked(ids ...driver.KeyID) []bool {
 	r.Helper()
 	var is []bool
 	for _, id := range ids {
@@ -55,7 +55,7 @@ func TestMarkerRemovalOptions(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	for _, opts := range []MarkerRemoval{{}, {Retention: -1}, {Retention: 1, PerSecond: -1}} {
-		if _, err := r.l.RemoveMarkers(bounded(t), opts); err == nil || errors.Is(err, idem.ErrUnavailable) {
+		if _, err := r.l.RemoveMarkers(bounded(t), opts); err == nil || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("RemoveMarkers(%+v) = %v, want it refused", opts, err)
 		}
 	}
@@ -80,7 +80,7 @@ func TestMarkerRemovalByAge(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	old, young := newID(), newID()
-	mtime := func(id idem.KeyID) int64 {
+	mtime := func(id driver.KeyID) int64 {
 		_, stat, err := r.raw.Get(r.cfg.lockPath(id))
 		if err != nil {
 			t.Fatal(err)
@@ -114,21 +114,21 @@ func TestMarkerRemovalOfUnknownOutcomes(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	settled, open, young := newID(), newID(), newID()
-	markers := map[idem.KeyID]*idem.Marker{}
-	for _, id := range []idem.KeyID{settled, open} {
-		markers[id] = newMarker(idem.StateUnknown)
+	markers := map[driver.KeyID]*driver.Marker{}
+	for _, id := range []driver.KeyID{settled, open} {
+		markers[id] = newMarker(driver.StateUnknown)
 		r.leave(id, markers[id])
 	}
 	r.wantRemoved(all, MarkerStats{Looked: 2, Unknown: 2}) // nobody to ask
-	r.leave(young, newMarker(idem.StateUnknown))
-	ask := func(_ context.Context, id idem.KeyID, m *idem.Marker) (bool, error) {
+	r.leave(young, newMarker(driver.StateUnknown))
+	ask := func(_ context.Context, id driver.KeyID, m *driver.Marker) (bool, error) {
 		if want := markers[id]; want == nil || *m != *want {
 			t.Errorf("Settled(%v, %+v), want %+v", id, m, want)
 		}
 		return id == settled, nil
 	}
 	r.wantRemoved(MarkerRemoval{Retention: time.Hour, Settled: ask}, MarkerStats{Looked: 3, Kept: 3}) // not asked
-	markers[young] = newMarker(idem.StateUnknown)
+	markers[young] = newMarker(driver.StateUnknown)
 	r.leave(young, markers[young])
 	r.leave(newID(), completed()) // not asked about
 	r.wantRemoved(MarkerRemoval{Retention: 1, Settled: ask}, MarkerStats{Looked: 4, Removed: 2, Unknown: 2})
@@ -136,7 +136,7 @@ func TestMarkerRemovalOfUnknownOutcomes(t *testing.T) {
 		t.Errorf("markers left: %v, want the open one", got)
 	}
 	failure := errors.New("store is away")
-	stats, err := r.l.RemoveMarkers(bounded(t), MarkerRemoval{Retention: 1, Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) {
+	stats, err := r.l.RemoveMarkers(bounded(t), MarkerRemoval{Retention: 1, Settled: func(context.Context, driver.KeyID, *driver.Marker) (bool, error) {
 		return true, failure
 	}})
 	if want := (MarkerStats{Looked: 2, Unknown: 2}); stats != want { // it goes on past the first
@@ -191,9 +191,9 @@ func TestMarkerRemovalSparesWhatCameMeanwhile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newMarkerRig(t, 0)
-			r.mark(newMarker(idem.StateUnknown))
+			r.mark(newMarker(driver.StateUnknown))
 			var held *Lease
-			r.wantRemoved(MarkerRemoval{Retention: 1, Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) {
+			r.wantRemoved(MarkerRemoval{Retention: 1, Settled: func(context.Context, driver.KeyID, *driver.Marker) (bool, error) {
 				held = tt.change(r)
 				return true, nil
 			}}, MarkerStats{Looked: 1, Kept: 1})
@@ -213,7 +213,7 @@ func TestMarkerRemovalThatIsCutShort(t *testing.T) {
 	t.Parallel()
 	abandon := func(settled bool) func(*rig) MarkerRemoval {
 		return func(r *rig) MarkerRemoval {
-			return MarkerRemoval{Retention: 1, Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) {
+			return MarkerRemoval{Retention: 1, Settled: func(context.Context, driver.KeyID, *driver.Marker) (bool, error) {
 				r.c.Abandon()
 				return settled, nil
 			}}
@@ -223,7 +223,7 @@ func TestMarkerRemovalThatIsCutShort(t *testing.T) {
 		return func(r *rig) MarkerRemoval {
 			frame := hold(r)
 			go func() { <-frame.Held(); r.c.Abandon(); frame.Release() }()
-			return MarkerRemoval{Retention: 1, Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) { return true, nil }}
+			return MarkerRemoval{Retention: 1, Settled: func(context.Context, driver.KeyID, *driver.Marker) (bool, error) { return true, nil }}
 		}
 	}
 	hide := func(path func(*rig) string) func(*rig) MarkerRemoval {
@@ -259,15 +259,15 @@ func TestMarkerRemovalThatIsCutShort(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newMarkerRig(t, 0)
-			r.mark(newMarker(idem.StateUnknown))
+			r.mark(newMarker(driver.StateUnknown))
 			if strings.Contains(tt.name, "next parent") {
 				next := r.id
 				next[0]++
-				r.leave(next, newMarker(idem.StateUnknown))
+				r.leave(next, newMarker(driver.StateUnknown))
 			}
 			got, err := r.l.RemoveMarkers(bounded(t), tt.prepare(r))
-			if !errors.Is(err, idem.ErrUnavailable) || tt.err != nil && !errors.Is(err, tt.err) || got != tt.want {
-				t.Errorf("RemoveMarkers() = %+v, %v; want %+v, %v and %v", got, err, tt.want, idem.ErrUnavailable, tt.err)
+			if !errors.Is(err, driver.ErrUnavailable) || tt.err != nil && !errors.Is(err, tt.err) || got != tt.want {
+				t.Errorf("RemoveMarkers() = %+v, %v; want %+v, %v and %v", got, err, tt.want, driver.ErrUnavailable, tt.err)
 			}
 		})
 	}
@@ -278,13 +278,13 @@ func TestMarkerRemovalEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	for range 2 {
-		r.leave(r.sibling(), newMarker(idem.StateUnknown))
+		r.leave(r.sibling(), newMarker(driver.StateUnknown))
 	}
 	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
 	got, err := r.l.RemoveMarkers(ctx, MarkerRemoval{
 		Retention: 1, PerSecond: 10,
-		Settled: func(ctx context.Context, _ idem.KeyID, _ *idem.Marker) (bool, error) {
+		Settled: func(ctx context.Context, _ driver.KeyID, _ *driver.Marker) (bool, error) {
 			cancel()
 			return false, ctx.Err()
 		},
@@ -303,13 +303,13 @@ func TestMarkerRemovalInRandomOrder(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	for range 5 {
-		r.leave(newID(), newMarker(idem.StateUnknown))
+		r.leave(newID(), newMarker(driver.StateUnknown))
 	}
-	var first []idem.KeyID
+	var first []driver.KeyID
 	until(t, "another order", func() bool {
 		var mu sync.Mutex
-		var asked []idem.KeyID
-		r.wantRemoved(MarkerRemoval{Retention: 1, Settled: func(_ context.Context, id idem.KeyID, _ *idem.Marker) (bool, error) {
+		var asked []driver.KeyID
+		r.wantRemoved(MarkerRemoval{Retention: 1, Settled: func(_ context.Context, id driver.KeyID, _ *driver.Marker) (bool, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			asked = append(asked, id)
@@ -336,8 +336,8 @@ func TestMarkerRemovalWithoutAClock(t *testing.T) {
 		r.delete(s.Member())
 		read.Release()
 	}()
-	if stats, err := r.l.RemoveMarkers(bounded(t), all); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("RemoveMarkers() = %+v, %v; want %v", stats, err, idem.ErrUnavailable)
+	if stats, err := r.l.RemoveMarkers(bounded(t), all); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("RemoveMarkers() = %+v, %v; want %v", stats, err, driver.ErrUnavailable)
 	}
 }
 
@@ -408,7 +408,7 @@ func TestMarkerRemovalByTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	const n = 100
-	ids := make([]idem.KeyID, n)
+	ids := make([]driver.KeyID, n)
 	for i := range ids {
 		ids[i] = r.sibling()
 		r.leave(ids[i], completed())
@@ -429,7 +429,7 @@ func TestMarkerRemovalByTwoAtOnce(t *testing.T) {
 	}
 	work.Go(func() {
 		for _, id := range ids[:n/4] {
-			lease, err := idem.Acquire(bounded(t), r.l, request(id))
+			lease, err := driver.Acquire(bounded(t), r.l, request(id))
 			if err != nil {
 				t.Errorf("Acquire() = %v", err)
 				return

@@ -13,23 +13,23 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
 // newMarker is a marker that no other is equal to.
-func newMarker(state idem.State) *idem.Marker {
-	m := &idem.Marker{
-		State: state, Kind: idem.ClientKey, Route: "POST /payments",
-		Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: uuid.New(), Token: rand.Uint64()}, Nonce: idem.NewNonce()},
+func newMarker(state driver.State) *driver.Marker {
+	m := &driver.Marker{
+		State: state, Kind: driver.ClientKey, Route: "POST /payments",
+		Attempt: driver.Attempt{Number: 1, Fence: driver.Fence{Domain: uuid.New(), Token: rand.Uint64()}, Nonce: driver.NewNonce()},
 		Started: time.UnixMilli(1_700_000_000_000).UTC(),
 	}
 	m.Fingerprint.Version = 1
 	return m
 }
 
-func completed() *idem.Marker { return newMarker(idem.StateCompleted) }
+func completed() *driver.Marker { return newMarker(driver.StateCompleted) }
 
 // newMarkerRig is a rig whose lockers leave markers.
 func newMarkerRig(t testing.TB, timeout time.Duration) *rig {
@@ -46,7 +46,7 @@ func (r *rig) onChild() testserver.Match {
 }
 
 // mark has the rig's key marked by an attempt of the other client.
-func (r *rig) mark(m *idem.Marker) {
+func (r *rig) mark(m *driver.Marker) {
 	r.Helper()
 	lease := r.takeSoon(r.other)
 	lease.MarkOnRelease(m)
@@ -55,7 +55,7 @@ func (r *rig) mark(m *idem.Marker) {
 }
 
 // wantMarker says what is at the key's path: a marker, or with nil none.
-func (r *rig) wantMarker(want *idem.Marker) {
+func (r *rig) wantMarker(want *driver.Marker) {
 	r.Helper()
 	data, stat, err := r.raw.Get(r.path)
 	if want == nil {
@@ -70,7 +70,7 @@ func (r *rig) wantMarker(want *idem.Marker) {
 	}
 }
 
-func wantFound(t testing.TB, l *Lease, want *idem.Marker) {
+func wantFound(t testing.TB, l *Lease, want *driver.Marker) {
 	t.Helper()
 	if got := l.Marker(); !reflect.DeepEqual(got, want) {
 		t.Errorf("Marker() = %+v, want %+v", got, want)
@@ -80,15 +80,15 @@ func wantFound(t testing.TB, l *Lease, want *idem.Marker) {
 // ending is a way to release a key.
 type ending struct {
 	name   string
-	before *idem.Marker // what the key was marked with
+	before *driver.Marker // what the key was marked with
 	mark   func(*Lease)
-	after  *idem.Marker
+	after  *driver.Marker
 }
 
 // endings are all of them.
 func endings() []ending {
-	old, fresh := completed(), newMarker(idem.StateUnknown)
-	leave := func(m *idem.Marker) func(*Lease) { return func(l *Lease) { l.MarkOnRelease(m) } }
+	old, fresh := completed(), newMarker(driver.StateUnknown)
+	leave := func(m *driver.Marker) func(*Lease) { return func(l *Lease) { l.MarkOnRelease(m) } }
 	silent := func(*Lease) {}
 	return []ending{
 		{"unmarked, silent", nil, silent, nil},
@@ -133,10 +133,10 @@ func TestMarkerIsLeftAndFound(t *testing.T) {
 func TestMarkerOfTheLastCall(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
-	want, long, pending := completed(), completed(), newMarker(idem.StatePending)
+	want, long, pending := completed(), completed(), newMarker(driver.StatePending)
 	long.Route = strings.Repeat("x", 256)
 	lease := r.take(r.l)
-	for _, m := range []*idem.Marker{completed(), nil, want, long, pending} {
+	for _, m := range []*driver.Marker{completed(), nil, want, long, pending} {
 		lease.MarkOnRelease(m)
 	}
 	r.release(lease)
@@ -156,12 +156,12 @@ func TestMarkerMetByALockerWithoutTheOption(t *testing.T) {
 
 	m := completed()
 	r.mark(m)
-	for _, mark := range []*idem.Marker{nil, completed()} {
+	for _, mark := range []*driver.Marker{nil, completed()} {
 		lease := r.take(plain)
 		wantFound(t, lease, m)
 		r.wantHeld(lease)
-		if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
-			t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+		if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrLocked) {
+			t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrLocked)
 		}
 		lease.MarkOnRelease(mark)
 		r.release(lease)
@@ -199,8 +199,8 @@ func TestMarkerPathsWithForeignData(t *testing.T) {
 				}
 			}
 			lease, err := r.l.TryAcquire(bounded(t), request(r.id))
-			if !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), at) {
-				t.Errorf("TryAcquire() = %v, %v; want %v that names %s", lease, err, idem.ErrUnavailable, at)
+			if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), at) {
+				t.Errorf("TryAcquire() = %v, %v; want %v that names %s", lease, err, driver.ErrUnavailable, at)
 			}
 			if _, err := r.l.RemoveMarkers(bounded(t), MarkerRemoval{Retention: 1}); err != nil {
 				t.Errorf("RemoveMarkers() = %v", err)
@@ -326,10 +326,10 @@ func testMarkerExclusion(t *testing.T, faults bool) {
 		work.Go(func() {
 			var lease *Lease
 			until(t, "lock", func() bool {
-				got, err := idem.Acquire(bounded(t), lockers[i%3], request(r.id))
+				got, err := driver.Acquire(bounded(t), lockers[i%3], request(r.id))
 				if err == nil {
 					lease = got.(*Lease)
-				} else if !errors.Is(err, idem.ErrUnavailable) {
+				} else if !errors.Is(err, driver.ErrUnavailable) {
 					t.Errorf("Acquire() = %v", err)
 				}
 				return err == nil

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
@@ -17,7 +17,7 @@ func takeOne(t testing.TB, c *Client) {
 	takeNamed(t, c, newID())
 }
 
-func takeNamed(t testing.TB, c *Client, id idem.KeyID) {
+func takeNamed(t testing.TB, c *Client, id driver.KeyID) {
 	t.Helper()
 	lease, err := c.Locker().TryAcquire(bounded(t), request(id))
 	if err != nil {
@@ -29,7 +29,7 @@ func takeNamed(t testing.TB, c *Client, id idem.KeyID) {
 }
 
 // parentOf is the path of the parent of a lock.
-func parentOf(c *Client, id idem.KeyID) string { return c.cfg.rootPath() + "/" + id.String()[:3] }
+func parentOf(c *Client, id driver.KeyID) string { return c.cfg.rootPath() + "/" + id.String()[:3] }
 
 // A lock makes its missing parent in its own transaction, with the client's ACL. The next
 // lock below it, of this session and of another client, is made alone. So no lock is
@@ -72,7 +72,7 @@ func TestLocksOnAnEmptyEnsemble(t *testing.T) {
 	cfg := sharedConfig(t)
 	clients := []*Client{open(t, cfg), open(t, cfg), open(t, cfg), open(t, cfg)}
 	raw := rawConn(t, cfg.Servers)
-	ids := make([]idem.KeyID, 20)
+	ids := make([]driver.KeyID, 20)
 	for i := range ids {
 		ids[i] = newID()
 		if _, err := raw.Create(parentOf(clients[0], ids[i]), []byte("mine"), 0, zk.WorldACL(zk.PermAll)); err != nil && !errors.Is(err, zk.ErrNodeExists) {

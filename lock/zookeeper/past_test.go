@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -117,8 +117,8 @@ func TestOrphanOfThePast(t *testing.T) {
 	for round := range 20 {
 		theirs := r.supersede(r.l)
 		r.proxy.DropNextReply(r.onLock())
-		if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
-			t.Errorf("round %d: TryAcquire() = %v, want %v", round, err, idem.ErrLocked)
+		if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrLocked) {
+			t.Errorf("round %d: TryAcquire() = %v, want %v", round, err, driver.ErrLocked)
 		}
 		r.wantHeld(theirs)
 		if t.Failed() {
@@ -175,8 +175,8 @@ func TestOrphanOfThePastOverALaterConnection(t *testing.T) {
 		create.Release()
 		until(t, "the next read is in the library's queue", func() bool { return queue.Len() > 0 })
 		r.proxy.Cut()
-		if err := <-acquired; !errors.Is(err, idem.ErrLocked) {
-			t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+		if err := <-acquired; !errors.Is(err, driver.ErrLocked) {
+			t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrLocked)
 		}
 		r.wantHeld(theirs)
 		if t.Failed() || r.proxy.Lagged() > 0 {
@@ -387,8 +387,8 @@ func TestRebuiltEnsemble(t *testing.T) {
 	if why := old.Err(); !errors.Is(why, session.ErrGivenUp) {
 		t.Errorf("the session ended with %v, want %v", why, session.ErrGivenUp)
 	}
-	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
+	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Err() = %v, want %v", err, driver.ErrLeaseLost)
 	}
 	mu.Lock()
 	n, most := dials, 2+2*int(time.Since(began)/time.Second)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -49,7 +49,7 @@ func (c *Client) prepare(ctx context.Context, s *session.Session) (any, error) {
 }
 
 // usable returns the locks of the session if it can serve callers now, and
-// idem.ErrUnavailable if not. It never waits.
+// driver.ErrUnavailable if not. It never waits.
 func (c *Client) usable() (*locks, error) {
 	s, err := c.core.Keeper.Usable()
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *locks) agree(path, proposal string) (string, error) {
 				return "", err
 			}
 		case r.Outcome == session.Ended:
-			return "", fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
+			return "", fmt.Errorf("%w: %w", driver.ErrUnavailable, r.Err)
 		case r.Outcome == session.Refused && !r.RefusedBy(zk.ErrNodeExists):
 			return "", fmt.Errorf("zookeeper: create %s: %w", path, r.Err)
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -21,11 +21,11 @@ import (
 func (r *rig) wantLost(l *Lease) {
 	r.Helper()
 	await(r, "lease lost", l.Done())
-	if err := l.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		r.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
+	if err := l.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		r.Errorf("Err() = %v, want %v", err, driver.ErrLeaseLost)
 	}
-	if left, err := l.Check(bounded(r)); !errors.Is(err, idem.ErrLeaseLost) {
-		r.Errorf("Check() = %v, %v; want %v", left, err, idem.ErrLeaseLost)
+	if left, err := l.Check(bounded(r)); !errors.Is(err, driver.ErrLeaseLost) {
+		r.Errorf("Check() = %v, %v; want %v", left, err, driver.ErrLeaseLost)
 	}
 }
 
@@ -96,8 +96,8 @@ func TestOpenFailsInTime(t *testing.T) {
 			if !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("Open() = %q, want it to say %q", err, tt.want)
 			}
-			if down := errors.Is(err, idem.ErrUnavailable); down != tt.down {
-				t.Errorf("Open() = %q, wraps %q: %t, want %t", err, idem.ErrUnavailable, down, tt.down)
+			if down := errors.Is(err, driver.ErrUnavailable); down != tt.down {
+				t.Errorf("Open() = %q, wraps %q: %t, want %t", err, driver.ErrUnavailable, down, tt.down)
 			}
 			if took := time.Since(began); took > patience/2 {
 				t.Errorf("Open() took %v", took)
@@ -263,18 +263,18 @@ func TestUnreachable(t *testing.T) {
 				t.Error("another owner has the lock while the lease is still believed in")
 			}
 			r.wantLost(lease)
-			if err := <-waiting; err != nil && !errors.Is(err, idem.ErrUnavailable) {
+			if err := <-waiting; err != nil && !errors.Is(err, driver.ErrUnavailable) {
 				t.Errorf("Wait() = %v", err)
 			}
 			// Nothing hangs, whatever context is given.
-			if _, err := r.l.TryAcquire(context.Background(), request(r.id)); !errors.Is(err, idem.ErrUnavailable) {
-				t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+			if _, err := r.l.TryAcquire(context.Background(), request(r.id)); !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
 			}
-			if err := r.l.Ping(context.Background()); !errors.Is(err, idem.ErrUnavailable) {
-				t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
+			if err := r.l.Ping(context.Background()); !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("Ping() = %v, want %v", err, driver.ErrUnavailable)
 			}
-			if err := r.l.Wait(context.Background(), r.id); !errors.Is(err, idem.ErrUnavailable) {
-				t.Errorf("Wait() = %v, want %v", err, idem.ErrUnavailable)
+			if err := r.l.Wait(context.Background(), r.id); !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("Wait() = %v, want %v", err, driver.ErrUnavailable)
 			}
 			lease.ReleaseInBackground()
 
@@ -293,8 +293,8 @@ func TestAcquireIntoTheVoid(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3*time.Second)
 	r.proxy.BlackHole(testserver.Both)
-	if _, err := r.l.TryAcquire(context.Background(), request(r.id)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := r.l.TryAcquire(context.Background(), request(r.id)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	r.proxy.Restore()
 	r.release(r.takeSoon(r.other))
@@ -353,7 +353,7 @@ func TestCloseReleasesAtOnce(t *testing.T) {
 	}
 	r.wantLost(lease)
 	r.release(r.take(r.other))
-	if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrUnavailable) {
+	if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("TryAcquire() after Close() = %v", err)
 	}
 	if err := r.c.Close(bounded(t)); err != nil {
@@ -379,8 +379,8 @@ func TestClosedClientServesNoCall(t *testing.T) {
 		},
 		"OpenParents": func() error { _, err := r.c.OpenParents(bounded(t)); return err },
 	} {
-		if err := call(); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("%s() = %v, want %v", name, err, idem.ErrUnavailable)
+		if err := call(); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s() = %v, want %v", name, err, driver.ErrUnavailable)
 		}
 	}
 }
@@ -418,7 +418,7 @@ func TestDomainThatCannotBeRead(t *testing.T) {
 			case (err == nil) != tt.open:
 				t.Errorf("Open() = %v, want it to succeed: %t", err, tt.open)
 			case tt.open:
-			case errors.Is(err, idem.ErrUnavailable), tt.err != nil && !errors.Is(err, tt.err), !strings.Contains(err.Error(), path):
+			case errors.Is(err, driver.ErrUnavailable), tt.err != nil && !errors.Is(err, tt.err), !strings.Contains(err.Error(), path):
 				t.Errorf("Open() = %v, want %v that names %s", err, tt.err, path)
 			}
 		})
@@ -437,8 +437,8 @@ func TestRootThatMayNotBeMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := open(t, cfg)
-	if _, err := c.Locker().TryAcquire(bounded(t), request(newID())); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
+	if _, err := c.Locker().TryAcquire(bounded(t), request(newID())); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v and %v", err, ErrNotPermitted, driver.ErrUnavailable)
 	}
 }
 
@@ -453,8 +453,8 @@ func TestCloseIsBounded(t *testing.T) {
 	if err := r.c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close() = %v, want %v", err, context.DeadlineExceeded)
 	}
-	if err := lease.Release(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Release() = %v, want %v", err, idem.ErrUnavailable)
+	if err := lease.Release(bounded(t)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Release() = %v, want %v", err, driver.ErrUnavailable)
 	}
 }
 
@@ -464,11 +464,11 @@ func TestAbandonLeavesTheLockToTheSession(t *testing.T) {
 	lease := r.take(r.l)
 	r.c.Abandon()
 	r.wantLost(lease)
-	if err := lease.Release(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Release() of a lock that stays = %v, want %v", err, idem.ErrUnavailable)
+	if err := lease.Release(bounded(t)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Release() of a lock that stays = %v, want %v", err, driver.ErrUnavailable)
 	}
-	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() right after Abandon() = %v, want %v", err, idem.ErrLocked)
+	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrLocked) {
+		t.Errorf("TryAcquire() right after Abandon() = %v, want %v", err, driver.ErrLocked)
 	}
 	r.release(r.takeSoon(r.other)) // when the session has timed out
 }

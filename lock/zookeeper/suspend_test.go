@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -61,9 +61,9 @@ func TestSuspendedHolderIsTold(t *testing.T) {
 	// A Check that cannot ask the servers has nothing but the clock.
 	ended, end := context.WithCancel(t.Context())
 	end()
-	for name, ask := range map[string]func(idem.Lease) error{
-		"by Err": func(lease idem.Lease) error { return lease.Err() },
-		"by Check": func(lease idem.Lease) error {
+	for name, ask := range map[string]func(driver.Lease) error{
+		"by Err": func(lease driver.Lease) error { return lease.Err() },
+		"by Check": func(lease driver.Lease) error {
 			_, err := lease.Check(ended)
 			return err
 		},
@@ -71,16 +71,16 @@ func TestSuspendedHolderIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, clock := still(t)
-			leases := map[string]idem.Lease{"a lock": r.take(r.l)}
+			leases := map[string]driver.Lease{"a lock": r.take(r.l)}
 			for what, lease := range leases {
-				if err := ask(lease); errors.Is(err, idem.ErrLeaseLost) {
+				if err := ask(lease); errors.Is(err, driver.ErrLeaseLost) {
 					t.Fatalf("%s, before: %v", what, err)
 				}
 			}
 			r.suspend(clock)
 			for what, lease := range leases {
-				if err := ask(lease); !errors.Is(err, idem.ErrLeaseLost) {
-					t.Errorf("%s, after a suspension: %v, want %v", what, err, idem.ErrLeaseLost)
+				if err := ask(lease); !errors.Is(err, driver.ErrLeaseLost) {
+					t.Errorf("%s, after a suspension: %v, want %v", what, err, driver.ErrLeaseLost)
 				}
 				select {
 				case <-lease.Done():
@@ -115,8 +115,8 @@ func TestSuspendedWhileTakingALock(t *testing.T) {
 	await(t, "answer", hold.Held())
 	clock.Advance(r.cfg.SessionTimeout)
 	hold.Release()
-	if err := <-got; !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	if err := <-got; !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	r.release(r.takeSoon(r.other)) // it was removed
 }

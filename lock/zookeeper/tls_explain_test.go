@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -56,8 +56,8 @@ func TestTLSErrorSaysWhatItLikelyMeans(t *testing.T) {
 				if !strings.Contains(err.Error(), want.says) || want.says == "" && strings.Contains(err.Error(), "the server may") {
 					t.Errorf("Open() = %q, want it to say %q", err, want.says)
 				}
-				if down := errors.Is(err, idem.ErrUnavailable); down != want.down {
-					t.Errorf("Open() = %q, wraps %q: %t, want %t", err, idem.ErrUnavailable, down, want.down)
+				if down := errors.Is(err, driver.ErrUnavailable); down != want.down {
+					t.Errorf("Open() = %q, wraps %q: %t, want %t", err, driver.ErrUnavailable, down, want.down)
 				}
 			})
 		}

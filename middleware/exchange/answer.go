@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
@@ -132,7 +133,7 @@ func (rt *Route) Status(c Call) {
 		return
 	}
 	answer := keyStatus{State: s.State.String()}
-	if s.State != idem.StateNone {
+	if s.State != driver.StateNone {
 		answer.OperationID, answer.Kind, answer.Attempt = s.OperationID, s.Kind.String(), s.Attempt
 		answer.Since, answer.ExpiresAt = s.Since.UTC(), s.ExpiresAt.UTC()
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // read makes an operation of a request with its key, scope and body. Every error is a
@@ -39,7 +40,7 @@ func (rt *Route) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, err
 		Scope:     scope,
 		Key:       key,
 		Policy:    policy,
-		Fingerprint: func(version uint8) (idem.Fingerprint, error) {
+		Fingerprint: func(version uint8) (driver.Fingerprint, error) {
 			return idem.RequestFingerprint(version, parts)
 		},
 	}, body, nil

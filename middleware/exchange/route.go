@@ -104,7 +104,7 @@ var replayed = []string{
 // checkConfig checks the config and makes the names of headers canonical.
 func (rt *Route) checkConfig() error {
 	c := &rt.cfg
-	if c.OptionalKey && rt.policy.Kind == idem.IssuedToken {
+	if c.OptionalKey && rt.policy.IssuedTokens {
 		return errors.New("the key is optional on a route for issued tokens: nothing would have to be redeemed")
 	}
 	if c.Methods != nil && len(c.Methods) == 0 {

@@ -50,7 +50,7 @@ func ExampleTokenHandler() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Scope: idem.ScopeFrom("merchant"), Kind: idem.IssuedToken}
+	policy := idem.Policy{Scope: idem.ScopeFrom("merchant"), IssuedTokens: true}
 	r := gin.New()
 	r.Use(func(c *gin.Context) { c.Set("merchant", "merchant_demo") }) // the authentication
 	r.POST("/v1/tokens", idemgin.TokenHandler(engine, policy, 15*time.Minute))

@@ -16,6 +16,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -253,7 +255,7 @@ func TestScopeSeesWhatGinAndTheRequestCarry(t *testing.T) {
 func TestRouteNamesThePolicy(t *testing.T) {
 	var mu sync.Mutex
 	routes := map[string]bool{}
-	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev idem.Event) {
+	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		routes[ev.Route] = true
@@ -307,8 +309,8 @@ func TestContextOfRefusals(t *testing.T) {
 			locker.Revoke(x.KeyID)
 			rec, err := store.Get(t.Context(), x.KeyID)
 			if err == nil {
-				_, err = store.Settle(t.Context(), x.KeyID, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased,
-					ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: idem.Decision{By: "operator"}})
+				_, err = store.Settle(t.Context(), x.KeyID, driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased,
+					ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: driver.Decision{By: "operator"}})
 			}
 			if err != nil {
 				t.Errorf("settling from outside: %v", err)

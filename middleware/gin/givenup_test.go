@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
@@ -58,7 +59,7 @@ func TestHalfAResponseIsInDoubt(t *testing.T) {
 			if tt.body != "" && (live.Header().Get("Content-Type") != "application/json; charset=utf-8" && name != "a panic recovered inside and rendered") {
 				t.Errorf("Content-Type = %q", live.Header().Get("Content-Type"))
 			}
-			if got, err := engine.Status(t.Context(), "m1", "k1"); err != nil || got.State != idem.StateUnknown {
+			if got, err := engine.Status(t.Context(), "m1", "k1"); err != nil || got.State != driver.StateUnknown {
 				t.Errorf("state = %v, %v, want unknown", got.State, err)
 			}
 		})
@@ -77,7 +78,7 @@ func TestErrorsReportedAfterTheAnswerAreForLogs(t *testing.T) {
 			if live, again := send(r, "/p", "k1"), send(r, "/p", "k1"); live.Code >= 500 || again.Code != live.Code {
 				t.Errorf("live %d, replay %d", live.Code, again.Code)
 			}
-			if got, err := engine.Status(t.Context(), "m1", "k1"); err != nil || got.State != idem.StateCompleted {
+			if got, err := engine.Status(t.Context(), "m1", "k1"); err != nil || got.State != driver.StateCompleted {
 				t.Errorf("state = %v, %v, want completed", got.State, err)
 			}
 		})

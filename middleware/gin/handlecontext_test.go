@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
@@ -101,16 +102,16 @@ func TestHandleContextIsReplayed(t *testing.T) {
 		target gin.HandlerFunc
 		status int
 		body   string
-		state  idem.State
+		state  driver.State
 		again  string // code, or "" for the same answer
 	}{
-		"success":            {func(c *gin.Context) { c.String(201, "paid") }, 201, "paid", idem.StateCompleted, ""},
-		"no body":            {func(c *gin.Context) { c.Status(204) }, 204, "", idem.StateCompleted, ""},
-		"an error and a 201": {func(c *gin.Context) { _ = c.Error(io.EOF); c.String(201, "paid") }, 201, "paid", idem.StateCompleted, ""},
-		"failure":            {func(c *gin.Context) { c.String(502, "bank is down") }, 502, "bank is down", idem.StateUnknown, "outcome-unknown"},
-		"not paid":           {func(c *gin.Context) { c.String(429, "later") }, 429, "later", idem.StateReleased, ""},
-		"a relayed refusal":  {func(c *gin.Context) { c.Data(409, "application/problem+json", []byte(`{"code":"in-progress"}`)) }, 409, "outcome-unknown", idem.StateUnknown, "outcome-unknown"},
-		"a panic":            {func(c *gin.Context) { c.String(201, "half"); panic("boom") }, 500, "", idem.StateUnknown, "outcome-unknown"},
+		"success":            {func(c *gin.Context) { c.String(201, "paid") }, 201, "paid", driver.StateCompleted, ""},
+		"no body":            {func(c *gin.Context) { c.Status(204) }, 204, "", driver.StateCompleted, ""},
+		"an error and a 201": {func(c *gin.Context) { _ = c.Error(io.EOF); c.String(201, "paid") }, 201, "paid", driver.StateCompleted, ""},
+		"failure":            {func(c *gin.Context) { c.String(502, "bank is down") }, 502, "bank is down", driver.StateUnknown, "outcome-unknown"},
+		"not paid":           {func(c *gin.Context) { c.String(429, "later") }, 429, "later", driver.StateReleased, ""},
+		"a relayed refusal":  {func(c *gin.Context) { c.Data(409, "application/problem+json", []byte(`{"code":"in-progress"}`)) }, 409, "outcome-unknown", driver.StateUnknown, "outcome-unknown"},
+		"a panic":            {func(c *gin.Context) { c.String(201, "half"); panic("boom") }, 500, "", driver.StateUnknown, "outcome-unknown"},
 	} {
 		for _, both := range []bool{false, true} {
 			engine := newEngine(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -28,8 +29,8 @@ func forked(c *gin.Context) {
 func TestChainInAGoroutine(t *testing.T) {
 	t.Parallel()
 	var refused []error
-	engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev idem.Event) {
-		if ev.Type == idem.EventRefused {
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+		if ev.Type == telemetry.EventRefused {
 			refused = append(refused, ev.Err)
 		}
 	}))

@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
@@ -45,7 +46,7 @@ func TestARefusalRunsNoHandler(t *testing.T) {
 // how many routes there are in metrics.
 func TestMadeUpMethodsAreOneRoute(t *testing.T) {
 	var routes []string
-	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev idem.Event) { routes = append(routes, ev.Route) }))
+	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev telemetry.Event) { routes = append(routes, ev.Route) }))
 	r := gin.New()
 	r.Use(idemgin.Middleware(engine, idem.Policy{Scope: merchant}))
 	for _, method := range []string{"BREW", "WHEN", "POST"} {

@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
@@ -53,7 +54,7 @@ func TestRerunStartsFromTheSameContext(t *testing.T) {
 			c.Header("X-Left", "1")
 			c.SetAccepted("text/plain")
 			if len(seen) == 1 {
-				_ = c.AbortWithError(500, idem.ErrConflict)
+				_ = c.AbortWithError(500, driver.ErrConflict)
 				return
 			}
 			_, _ = c.Writer.WriteString("paid")
@@ -101,7 +102,7 @@ func TestRerunReadsErrorsAsTheFirstRunDoes(t *testing.T) {
 					t.Errorf("JoinedTxOf() = %v", err)
 				}
 				if runs++; runs <= conflicts {
-					_ = c.AbortWithError(500, idem.ErrConflict)
+					_ = c.AbortWithError(500, driver.ErrConflict)
 					return
 				}
 				c.String(201, "paid")

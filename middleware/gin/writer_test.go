@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
@@ -94,10 +95,10 @@ func TestHijack(t *testing.T) {
 	// The handler has closed the connection before its end.
 	for start := time.Now(); ; runtime.Gosched() {
 		got, err := engine.Status(t.Context(), "m1", "/hijack")
-		if err == nil && got.State == idem.StateCompleted {
+		if err == nil && got.State == driver.StateCompleted {
 			break
 		}
-		if time.Since(start) > 10*time.Second || err != nil || got.State == idem.StateUnknown {
+		if time.Since(start) > 10*time.Second || err != nil || got.State == driver.StateUnknown {
 			t.Fatalf("state = %v, %v, want completed", got.State, err)
 		}
 	}

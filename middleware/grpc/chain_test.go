@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
@@ -91,7 +92,7 @@ func TestCallsToOthersPassTheGate(t *testing.T) {
 		b.start()
 		a := b.pay("k1")
 		b.wantDoubt(a.err, a.trailer, "k1", 0)
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
@@ -242,7 +243,7 @@ func TestClientAttemptTimeout(t *testing.T) {
 		b.eventually("a second attempt", func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return slices.ContainsFunc(b.events, func(ev idem.Event) bool { return ev.Type == idem.EventJoined })
+			return slices.ContainsFunc(b.events, func(ev telemetry.Event) bool { return ev.Type == telemetry.EventJoined })
 		})
 	}()
 	b.wantPaid(b.send(b.withKeys(), usual()), true)

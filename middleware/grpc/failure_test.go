@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
 
@@ -83,8 +85,8 @@ func TestDeadlineOfThePolicyCancelsAndSettlesAfterTheHandler(t *testing.T) {
 	a, s := b.pay("k1"), b.payout(b.withKeys("k2"), 0)
 	b.wantCode(a.err, codes.DeadlineExceeded)
 	b.wantCode(s.err, codes.DeadlineExceeded)
-	b.wantState("k1", idem.StateUnknown)
-	b.wantState("k2", idem.StateUnknown)
+	b.wantState("k1", driver.StateUnknown)
+	b.wantState("k2", driver.StateUnknown)
 	a, s = b.pay("k1"), b.payout(b.withKeys("k2"), 0)
 	b.wantDoubt(a.err, a.trailer, "k1", 0)
 	b.wantDoubt(s.err, s.trailer, "k2", 0)
@@ -124,7 +126,7 @@ func TestDuplicatesWait(t *testing.T) {
 		defer b.mu.Unlock()
 		n := 0
 		for _, ev := range b.events {
-			if ev.Type == idem.EventJoined || ev.Type == idem.EventWaited {
+			if ev.Type == telemetry.EventJoined || ev.Type == telemetry.EventWaited {
 				n++
 			}
 		}
@@ -155,7 +157,7 @@ func TestFailOpen(t *testing.T) {
 	b.wantPaid(b.pay("k1"), false)
 	b.wantNumbers(b.payout(b.withKeys("k2"), 2), 2, false)
 	b.wantRuns(3)
-	b.failStore(errors.Join(idem.ErrStoreLost))
+	b.failStore(errors.Join(driver.ErrStoreLost))
 	a := b.pay("k1")
 	b.wantRefusal(a.err, a.trailer, idem.CodeStoreLost)
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
@@ -51,7 +52,7 @@ func (b *bundle) hedge(ctx context.Context, nonFatal ...codes.Code) answer {
 }
 
 // seen counts the events of a type.
-func (b *bundle) seen(want idem.EventType) (n int) {
+func (b *bundle) seen(want telemetry.EventType) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, ev := range b.events {
@@ -72,9 +73,9 @@ func TestHedgedCallRunsOnce(t *testing.T) {
 		refused  bool
 	}{
 		"a duplicate is refused":       {refused: true},
-		"duplicates wait":              {wait: patience, lasts: func(b *bundle) bool { return b.seen(idem.EventJoined) >= 2 }},
-		"ABORTED is no answer":         {nonFatal: []codes.Code{codes.Aborted}, lasts: func(b *bundle) bool { return b.seen(idem.EventRefused) >= 2 }},
-		"the client interceptor waits": {waiting: true, lasts: func(b *bundle) bool { return b.seen(idem.EventRefused) >= 2 }},
+		"duplicates wait":              {wait: patience, lasts: func(b *bundle) bool { return b.seen(telemetry.EventJoined) >= 2 }},
+		"ABORTED is no answer":         {nonFatal: []codes.Code{codes.Aborted}, lasts: func(b *bundle) bool { return b.seen(telemetry.EventRefused) >= 2 }},
+		"the client interceptor waits": {waiting: true, lasts: func(b *bundle) bool { return b.seen(telemetry.EventRefused) >= 2 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,7 +109,7 @@ func TestHedgedCallRunsOnce(t *testing.T) {
 			if err := receive(t, "the end of the handler", ended); err != nil {
 				t.Errorf("the handler's context = %v, want it alive", err)
 			}
-			b.eventually("a stored outcome", func() bool { return b.seen(idem.EventCompleted) == 1 })
+			b.eventually("a stored outcome", func() bool { return b.seen(telemetry.EventCompleted) == 1 })
 			b.wantPaid(b.pay("k1"), true)
 			b.wantRuns(1)
 		})
@@ -152,7 +153,7 @@ func TestRetryPolicyOfGRPC(t *testing.T) {
 	}{
 		"the first call still runs": {running: true, pause: time.Second, replayed: true, transfer: func(b *bundle) transfer {
 			return func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-				b.eventually("a refusal", func() bool { return b.seen(idem.EventRefused) >= 1 })
+				b.eventually("a refusal", func() bool { return b.seen(telemetry.EventRefused) >= 1 })
 				return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
 			}
 		}},

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
@@ -61,8 +62,8 @@ func TestInterceptorsMetTwiceUnderOtherPoliciesAreAWiringError(t *testing.T) {
 	got := b.payout(b.withKeys("k2"), 3)
 	b.wantDoubt(got.err, got.trailer, "k2", 0)
 	b.wantRuns(0)
-	b.wantState("k1", idem.StateUnknown)
-	b.wantState("k2", idem.StateUnknown)
+	b.wantState("k1", driver.StateUnknown)
+	b.wantState("k2", driver.StateUnknown)
 }
 
 // A call over the network carries no context: it is a duplicate.

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
@@ -28,8 +30,8 @@ func TestRefusalsAreReported(t *testing.T) {
 		b.start()
 		b.pay()
 		b.mu.Lock()
-		if len(b.events) != 1 || b.events[0].Type != idem.EventRefused || b.events[0].Route != want {
-			t.Errorf("events = %v, want one %v of %s", b.events, idem.EventRefused, want)
+		if len(b.events) != 1 || b.events[0].Type != telemetry.EventRefused || b.events[0].Route != want {
+			t.Errorf("events = %v, want one %v of %s", b.events, telemetry.EventRefused, want)
 		}
 		b.mu.Unlock()
 	}
@@ -61,7 +63,7 @@ func TestResultGone(t *testing.T) {
 		b.policy.MaxResponseBody = 8
 		b.start()
 		b.wantPaid(b.pay("k1"), false)
-		b.wantState("k1", idem.StateCompleted)
+		b.wantState("k1", driver.StateCompleted)
 		a := b.pay("k1")
 		b.wantRefusal(a.err, a.trailer, idem.CodeResultUnavailable)
 		b.wantRuns(1)
@@ -77,7 +79,7 @@ func TestResultGone(t *testing.T) {
 		} {
 			b := setup(t)
 			b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-				b.operator(ctx, idem.Settlement{State: idem.StateCompleted, Response: &r})
+				b.operator(ctx, driver.Settlement{State: driver.StateCompleted, Response: (*driver.Response)(&r)})
 				return &walletv1.TransferResponse{}, nil
 			}
 			b.start()
@@ -106,7 +108,7 @@ func TestResultGone(t *testing.T) {
 		} {
 			b := setup(t)
 			b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-				b.operator(s.Context(), idem.Settlement{State: idem.StateCompleted, Response: &r})
+				b.operator(s.Context(), driver.Settlement{State: driver.StateCompleted, Response: (*driver.Response)(&r)})
 				return nil
 			}
 			b.start()
@@ -137,7 +139,7 @@ func TestOwnershipLostShowsNothingOfTheHandler(t *testing.T) {
 	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		x, _ := idem.FromContext(ctx)
 		b.lock.Revoke(x.KeyID)
-		b.operator(ctx, idem.Settlement{State: idem.StateReleased})
+		b.operator(ctx, driver.Settlement{State: driver.StateReleased})
 		_ = grpc.SetHeader(ctx, metadata.Pairs("x-handler", "1"))
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-handler", "1"))
 		return &walletv1.TransferResponse{Id: "secret"}, nil

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
@@ -60,7 +61,7 @@ func TestMessagesThatCannotBeSent(t *testing.T) {
 		if status.Code(a.err) != codes.Internal {
 			t.Errorf("%s: Transfer() = %v, want INTERNAL", name, a.err)
 		}
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 		again := b.pay("k1")
 		b.wantDoubt(again.err, again.trailer, "k1", 0)
 	}
@@ -105,7 +106,7 @@ func TestErrorThatCallsItselfASuccessIsInDoubt(t *testing.T) {
 	if a := b.pay("k1"); a.err == nil {
 		t.Errorf("Transfer() = %v, want an error", a.response)
 	}
-	b.wantState("k1", idem.StateUnknown)
+	b.wantState("k1", driver.StateUnknown)
 	again := b.pay("k1")
 	b.wantDoubt(again.err, again.trailer, "k1", 0)
 }
@@ -234,7 +235,7 @@ func TestKeyFieldOfNoMethodIsData(t *testing.T) {
 func TestIssuedToken(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.policy.Kind = idem.IssuedToken
+	b.policy.IssuedTokens = true
 	b.start()
 	token, err := b.engine.IssueToken(t.Context(), "merchant", 0)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
@@ -102,10 +103,10 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 		Scope:     scope,
 		Key:       key,
 		Policy:    m.policy,
-		Fingerprint: func(version uint8) (idem.Fingerprint, error) {
+		Fingerprint: func(version uint8) (driver.Fingerprint, error) {
 			body, err := AppendCanonical(nil, msg, m.keyField)
 			if err != nil {
-				return idem.Fingerprint{}, idem.NewRefusal(idem.CodeBodyInvalid, err)
+				return driver.Fingerprint{}, idem.NewRefusal(idem.CodeBodyInvalid, err)
 			}
 			return idem.NewFingerprint(version, "grpc "+m.name, string(body))
 		},

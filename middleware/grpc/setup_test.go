@@ -21,7 +21,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
@@ -124,7 +126,7 @@ type bundle struct {
 	client walletv1.WalletServiceClient
 
 	mu     sync.Mutex
-	events []idem.Event
+	events []telemetry.Event
 }
 
 func setup(t testing.TB) *bundle {
@@ -149,7 +151,7 @@ func setup(t testing.TB) *bundle {
 	return b
 }
 
-func (b *bundle) observe(_ context.Context, ev idem.Event) {
+func (b *bundle) observe(_ context.Context, ev telemetry.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.events = append(b.events, ev)
@@ -254,7 +256,7 @@ func (b *bundle) wantRuns(n int64) {
 	}
 }
 
-func (b *bundle) wantState(key string, want idem.State) {
+func (b *bundle) wantState(key string, want driver.State) {
 	b.Helper()
 	got, err := b.engine.Status(context.Background(), "merchant", idem.Key(key))
 	if err != nil || got.State != want {
@@ -356,11 +358,11 @@ func receive[T any](t testing.TB, what string, c <-chan T) (v T) {
 }
 
 // operator settles the attempt of an execution from outside.
-func (b *bundle) operator(ctx context.Context, s idem.Settlement) {
+func (b *bundle) operator(ctx context.Context, s driver.Settlement) {
 	x, _ := idem.FromContext(ctx)
 	rec, err := b.store.Get(context.Background(), x.KeyID)
-	s.Attempt, s.ID, s.ResultTTL, s.KeyTTL = rec.Attempt, idem.NewNonce(), time.Hour, time.Hour
-	s.Decision = idem.Decision{By: "operator"}
+	s.Attempt, s.ID, s.ResultTTL, s.KeyTTL = rec.Attempt, driver.NewNonce(), time.Hour, time.Hour
+	s.Decision = driver.Decision{By: "operator"}
 	if err == nil {
 		_, err = b.store.Settle(context.Background(), x.KeyID, s)
 	}
@@ -369,7 +371,7 @@ func (b *bundle) operator(ctx context.Context, s idem.Settlement) {
 	}
 }
 
-var errDown = errors.Join(idem.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
+var errDown = errors.Join(driver.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
 
 // failStore makes the store refuse to read.
 func (b *bundle) failStore(err error) { b.store.FailBefore("Get", idemtest.Every, err) }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
@@ -77,7 +78,7 @@ func (s *statusServer) GetStatus(ctx context.Context, req *idemkeeperv1.GetStatu
 		return nil, refuse(ctx, adapter.RefusalOf(err))
 	}
 	m := &idemkeeperv1.Status{State: idemkeeperv1.State(number(idemkeeperv1.State_value, "STATE_", st.State))}
-	if st.State == idem.StateNone {
+	if st.State == driver.StateNone {
 		return m, nil
 	}
 	m.OperationId, m.Attempt = st.OperationID, st.Attempt

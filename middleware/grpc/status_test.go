@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
@@ -122,12 +123,12 @@ func TestStatusOfEachState(t *testing.T) {
 func TestStatusNamesEveryState(t *testing.T) {
 	t.Parallel()
 	for i := range len(idemkeeperv1.State_name) - 1 {
-		name := "STATE_" + strings.ToUpper(idem.State(i).String())
+		name := "STATE_" + strings.ToUpper(driver.State(i).String())
 		if idemkeeperv1.State_value[name] != int32(i+1) {
 			t.Errorf("%s = %d, want %d", name, idemkeeperv1.State_value[name], i+1)
 		}
 	}
-	if s := idem.State(len(idemkeeperv1.State_name) - 1).String(); !strings.HasPrefix(s, "state(") {
+	if s := driver.State(len(idemkeeperv1.State_name) - 1).String(); !strings.HasPrefix(s, "state(") {
 		t.Errorf("state %s has no number on the wire", s)
 	}
 }
@@ -224,7 +225,7 @@ func TestStatusRefusals(t *testing.T) {
 		t.Errorf("status for somebody else = %v, %v, want none and nothing else", s, err)
 	}
 	ask := b.statusOf(b.policy)
-	for fault, code := range map[error]idem.Code{errDown: idem.CodeUnavailable, idem.ErrStoreLost: idem.CodeStoreLost} {
+	for fault, code := range map[error]idem.Code{errDown: idem.CodeUnavailable, driver.ErrStoreLost: idem.CodeStoreLost} {
 		b.failStore(fault)
 		_, trailer, err := ask(b.withKeys("k1"), "")
 		b.wantRefusal(err, trailer, code)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
@@ -178,7 +179,7 @@ func TestStreamPastTheLimitLearnsThatItsClientIsGone(t *testing.T) {
 	}
 	b.eventually("the outcome is known to be in doubt", func() bool {
 		st, err := b.engine.Status(context.Background(), "merchant", "k1")
-		return err == nil && st.State == idem.StateUnknown
+		return err == nil && st.State == driver.StateUnknown
 	})
 	var got streamed
 	b.eventually("the lock is given back", func() bool {
@@ -211,7 +212,7 @@ func TestStreamWhoseClientDoesNotRead(t *testing.T) {
 	}
 	b.eventually("the outcome is known", func() bool {
 		st, err := b.engine.Status(context.Background(), "merchant", "k1")
-		return err == nil && st.State == idem.StateCompleted
+		return err == nil && st.State == driver.StateCompleted
 	})
 	got := int32(0)
 	for err == nil {

@@ -18,7 +18,7 @@
 // be told from that of a handler and is stored like any outcome. Wrap the routes there.
 // [WithMethods] chooses other methods.
 // Every other request needs a key, unless the route has [WithOptionalKey]. Then a request
-// without a key runs unprotected, and is reported as [idem.EventUnprotected].
+// without a key runs unprotected, and is reported as [telemetry.EventUnprotected].
 //
 // # Where it goes
 //

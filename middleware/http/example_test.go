@@ -87,8 +87,8 @@ func ExampleTokenHandler() {
 		panic(err)
 	}
 	policy := idem.Policy{
-		Scope: func(ctx context.Context) (string, error) { return "merchant_demo", nil },
-		Kind:  idem.IssuedToken,
+		Scope:        func(ctx context.Context) (string, error) { return "merchant_demo", nil },
+		IssuedTokens: true,
 	}
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/tokens", idemhttp.TokenHandler(engine, policy, 15*time.Minute))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
 
@@ -76,8 +77,8 @@ func TestHedgedRequestRunsOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			duplicates := make(chan struct{}, 3)
-			engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev idem.Event) {
-				if ev.Type == idem.EventJoined {
+			engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+				if ev.Type == telemetry.EventJoined {
 					duplicates <- struct{}{}
 				}
 			}))

@@ -192,7 +192,7 @@ func WithMethods(methods ...string) Option {
 
 // WithOptionalKey lets requests without a key through to the handler. It then runs
 // outside of an execution, where [idem.CheckOwner] and [idem.DownstreamKey] return
-// [idem.ErrNoExecution]. Each such request is reported as [idem.EventUnprotected]. A
+// [idem.ErrNoExecution]. Each such request is reported as [telemetry.EventUnprotected]. A
 // malformed key is refused all the same. On a route for issued tokens the option is a
 // wiring error.
 func WithOptionalKey() Option {

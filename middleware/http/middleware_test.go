@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -31,7 +32,7 @@ func merchant(context.Context) (string, error) { return "m1", nil }
 func TestRouteNamesThePolicy(t *testing.T) {
 	var mu sync.Mutex
 	routes := map[string]bool{}
-	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev idem.Event) {
+	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		routes[ev.Route] = true

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
 
@@ -48,7 +49,7 @@ func TestRefusalsOfAnotherFormatCanFallBack(t *testing.T) {
 // choose how many routes there are in metrics.
 func TestMadeUpMethodsAreOneRoute(t *testing.T) {
 	var routes []string
-	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev idem.Event) { routes = append(routes, ev.Route) }))
+	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev telemetry.Event) { routes = append(routes, ev.Route) }))
 	h := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})(http.NotFoundHandler())
 	for _, method := range []string{"BREW", "WHEN", "POST"} {
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, "/", nil))

@@ -16,6 +16,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -25,7 +27,7 @@ import (
 type service struct {
 	*testing.T
 	engine *idem.Engine
-	store  idem.Store
+	store  driver.Store
 	policy idem.Policy
 	url    string
 
@@ -46,7 +48,7 @@ func startService(t *testing.T, opts ...memorystore.Option) *service {
 		})}
 	var page *console.Console
 	var err error
-	s.engine, err = idem.New(memorylock.New(), s.store, idem.WithObserver(func(ctx context.Context, ev idem.Event) { page.Observe(ctx, ev) }))
+	s.engine, err = idem.New(memorylock.New(), s.store, idem.WithObserver(func(ctx context.Context, ev telemetry.Event) { page.Observe(ctx, ev) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +80,7 @@ func startService(t *testing.T, opts ...memorystore.Option) *service {
 
 func key(i int) idem.Key { return idem.Key(fmt.Sprintf("order-%d", i)) }
 
-func (s *service) id(i int) idem.KeyID { return idem.NewKeyID("merchant_demo", key(i)) }
+func (s *service) id(i int) driver.KeyID { return idem.NewKeyID("merchant_demo", key(i)) }
 
 // confirm is the end of an operation ID.
 func (s *service) confirm(i int) string { op := s.id(i).OperationID(); return op[len(op)-6:] }
@@ -100,13 +102,13 @@ func (s *service) inDoubt(from, to int) {
 			}
 			return idem.Response{Status: 504, Header: map[string][]string{"Content-Type": {"application/problem+json"}}, Body: []byte(`{"title":"Gateway Timeout","detail":"no answer from the card network"}`)}, nil
 		})
-		if rec := s.record(i); rec.State != idem.StateUnknown {
+		if rec := s.record(i); rec.State != driver.StateUnknown {
 			s.Fatalf("payment %d is %v, want unknown", i, rec.State)
 		}
 	}
 }
 
-func (s *service) record(i int) idem.Record {
+func (s *service) record(i int) driver.Record {
 	s.Helper()
 	rec, err := s.store.Get(s.Context(), s.id(i))
 	if err != nil {
@@ -132,7 +134,7 @@ func TestOperatorSettles(t *testing.T) {
 	p.fill("#applied-reason", "Found in the ledger, ticket 4711")
 	p.fill("#applied-confirm", "wrong")
 	p.click("details.applied button")
-	if rec := s.record(1); rec.State != idem.StateUnknown {
+	if rec := s.record(1); rec.State != driver.StateUnknown {
 		t.Fatalf("a wrong confirmation settled: %v", rec.State)
 	}
 	if eval[bool](p, `document.querySelector("#applied-confirm").checkValidity()`) {
@@ -154,7 +156,7 @@ func TestOperatorSettles(t *testing.T) {
 	p.await(`document.activeElement.matches(".done")`)
 	p.wantNoFaults()
 	rec := s.record(1)
-	if rec.State != idem.StateCompleted || rec.Decision.By != "ada" || rec.Decision.Reason != "Found in the ledger, ticket 4711" {
+	if rec.State != driver.StateCompleted || rec.Decision.By != "ada" || rec.Decision.Reason != "Found in the ledger, ticket 4711" {
 		t.Errorf("the record is %+v", rec)
 	}
 	res, err := s.pay(1, func(context.Context) (idem.Response, error) { t.Error("a repeat ran"); return idem.Response{}, nil })
@@ -185,7 +187,7 @@ func TestOperatorSettlesByKeyboard(t *testing.T) {
 	p.await(`document.activeElement.matches(".done")`)
 	p.pictures("console-released")
 	p.wantNoFaults()
-	if rec := s.record(0); rec.State != idem.StateReleased || rec.Decision.By != "ada" {
+	if rec := s.record(0); rec.State != driver.StateReleased || rec.Decision.By != "ada" {
 		t.Errorf("the record is %+v, want it released by ada", rec)
 	}
 }
@@ -207,13 +209,13 @@ func TestOperatorIsToldOfWhatIsFound(t *testing.T) {
 	p.await(`document.activeElement.innerText === "The service found: pay_1: 12.50 USD from alice to bob, of merchant_demo. So it took effect. Nothing was settled."`)
 	p.pictures("console-found-late")
 	p.wantNoFaults("409")
-	if rec := s.record(0); rec.State != idem.StateUnknown {
+	if rec := s.record(0); rec.State != driver.StateUnknown {
 		t.Fatalf("the record is %v", rec.State)
 	}
 	p.fill("#found-reason", "ticket 4711")
 	p.fill("#found-confirm", s.confirm(0)+kb.Enter)
 	p.await(`document.activeElement.matches(".done")`)
-	if rec, want := s.record(0), payment().Answer; rec.State != idem.StateCompleted || !reflect.DeepEqual(*rec.Response, want) {
+	if rec, want := s.record(0), payment().Answer; rec.State != driver.StateCompleted || !reflect.DeepEqual(*rec.Response, want) {
 		t.Errorf("repeats get %+v, want %+v", rec.Response, want)
 	}
 	p.wantNoFaults()
@@ -259,14 +261,14 @@ func TestOperatorIsToldOfAChange(t *testing.T) {
 	p.click("details.not-applied summary")
 	p.fill("#not-applied-reason", "nothing found")
 	p.fill("#not-applied-confirm", "again "+s.confirm(0))
-	if _, err := s.engine.Decide(t.Context(), s.id(0), s.record(0).Attempt, idem.Applied(idem.Response{Status: 201}), idem.Decision{By: "bob"}, &s.policy); err != nil {
+	if _, err := s.engine.Decide(t.Context(), s.id(0), s.record(0).Attempt, idem.Applied(idem.Response{Status: 201}), driver.Decision{By: "bob"}, &s.policy); err != nil {
 		t.Fatal(err)
 	}
 	p.click("details.not-applied button")
 	p.await(`document.activeElement.innerText.startsWith("This form did nothing. Attempt 1 was settled by bob at ") && document.activeElement.innerText.includes(": it took effect.")`)
 	p.pictures("console-late")
 	p.wantNoFaults()
-	if rec := s.record(0); rec.State != idem.StateCompleted || rec.Decision.By != "bob" {
+	if rec := s.record(0); rec.State != driver.StateCompleted || rec.Decision.By != "bob" {
 		t.Errorf("the record is %+v, want what bob decided", rec)
 	}
 }
@@ -283,7 +285,7 @@ func TestConsoleWithThousandsOfDoubts(t *testing.T) {
 	var all, refunds []string
 	for i := range doubts {
 		at = at.Add(time.Second)
-		begin := idem.BeginRequest{Route: s.policy.Name, Fence: idem.Fence{Domain: domain, Token: uint64(i + 1)}, Nonce: idem.NewNonce(), KeyTTL: 24 * time.Hour}
+		begin := driver.BeginRequest{Route: s.policy.Name, Fence: driver.Fence{Domain: domain, Token: uint64(i + 1)}, Nonce: driver.NewNonce(), KeyTTL: 24 * time.Hour}
 		all = append(all, s.id(i).String())
 		if i%everyRefund == 0 {
 			begin.Route = "POST /v1/refunds"
@@ -293,7 +295,7 @@ func TestConsoleWithThousandsOfDoubts(t *testing.T) {
 		if err != nil || !begun.Begun {
 			t.Fatalf("Begin() = %+v, %v", begun, err)
 		}
-		unknown := idem.Settlement{Attempt: begun.Record.Attempt, ID: idem.NewNonce(), State: idem.StateUnknown, KeyTTL: 24 * time.Hour}
+		unknown := driver.Settlement{Attempt: begun.Record.Attempt, ID: driver.NewNonce(), State: driver.StateUnknown, KeyTTL: 24 * time.Hour}
 		if got, err := s.store.Settle(t.Context(), s.id(i), unknown); err != nil || !got.Settled {
 			t.Fatalf("Settle() = %+v, %v", got, err)
 		}

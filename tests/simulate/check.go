@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // judge knows what was promised.
@@ -18,13 +19,13 @@ type judge struct {
 	w *world
 
 	mu      sync.Mutex
-	keys    map[idem.KeyID]int
+	keys    map[driver.KeyID]int
 	answers map[int]string // that clients got
 	shaken  map[int]bool   // the store has lost something of the key
 }
 
 func newJudge(w *world) *judge {
-	j := &judge{w: w, keys: make(map[idem.KeyID]int), answers: make(map[int]string), shaken: make(map[int]bool)}
+	j := &judge{w: w, keys: make(map[driver.KeyID]int), answers: make(map[int]string), shaken: make(map[int]bool)}
 	for key := range w.plan.Keys {
 		j.keys[idOf(key)] = key
 	}
@@ -32,7 +33,7 @@ func newJudge(w *world) *judge {
 }
 
 // lost notes the keys whose records the store has lost or set back.
-func (j *judge) lost(ids []idem.KeyID) {
+func (j *judge) lost(ids []driver.KeyID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, id := range ids {
@@ -41,24 +42,24 @@ func (j *judge) lost(ids []idem.KeyID) {
 }
 
 // shakes reports whether the store has lost something of the key.
-func (j *judge) shakes(id idem.KeyID) bool {
+func (j *judge) shakes(id driver.KeyID) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.shaken[j.keys[id]]
 }
 
 // changed examines a change of a record.
-func (j *judge) changed(id idem.KeyID, before, after idem.Record) {
-	body := func(r idem.Record) string {
+func (j *judge) changed(id driver.KeyID, before, after driver.Record) {
+	body := func(r driver.Record) string {
 		if r.Response == nil {
 			return ""
 		}
 		return string(r.Response.Body)
 	}
 	switch {
-	case before.State == idem.StateCompleted && (after.State != idem.StateCompleted || body(before) != body(after) || before.Attempt != after.Attempt):
+	case before.State == driver.StateCompleted && (after.State != driver.StateCompleted || body(before) != body(after) || before.Attempt != after.Attempt):
 		j.w.failf("key %d: completed record %q of attempt %+v became %v %q of %+v", j.keys[id], body(before), before.Attempt, after.State, body(after), after.Attempt)
-	case before.State == idem.StateReleased && before.Attempt == after.Attempt && after.State != idem.StateReleased && after.State != idem.StateNone:
+	case before.State == driver.StateReleased && before.Attempt == after.Attempt && after.State != driver.StateReleased && after.State != driver.StateNone:
 		j.w.failf("key %d: released attempt %+v became %v", j.keys[id], before.Attempt, after.State)
 	case after.Attempt.Fence.Before(before.Attempt.Fence):
 		j.w.failf("key %d: fence %v was followed by %v", j.keys[id], before.Attempt.Fence, after.Attempt.Fence)
@@ -128,7 +129,7 @@ func (w *world) retire() {
 	for key := range w.plan.Keys {
 		rec := w.store.Record(idOf(key))
 		if domain := rec.Attempt.Fence.Domain; rec.State.Open() && domain != p.client.Domain() {
-			_ = w.store.Client(p.calls(p.toStore)).RetireDomain(p.ctx, domain, idem.Decision{By: "operator"})
+			_ = w.store.Client(p.calls(p.toStore)).RetireDomain(p.ctx, domain, driver.Decision{By: "operator"})
 		}
 	}
 }
@@ -186,7 +187,7 @@ func (w *world) decide(p *process, key int) error {
 	policy, _ := w.policy(routeOf(key))
 	ctx, cancel := context.WithTimeout(context.WithValue(p.ctx, at{}, p), 10*time.Second)
 	defer cancel()
-	_, err := p.engine.Decide(ctx, idOf(key), idem.Attempt{}, resolution, idem.Decision{By: "operator"}, &policy)
+	_, err := p.engine.Decide(ctx, idOf(key), driver.Attempt{}, resolution, driver.Decision{By: "operator"}, &policy)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simnet"
 )
 
@@ -131,7 +132,7 @@ func (w *world) strike(f Fault, p *process) {
 		w.judge.lost(w.store.LoseAll(w.plan.Accept))
 	case StoreFull:
 		// A part of a cluster takes no writes, or all of it.
-		w.store.Full(func(id idem.KeyID) bool { return f.Server == 0 || int(id[0])%3 == f.Server })
+		w.store.Full(func(id driver.KeyID) bool { return f.Server == 0 || int(id[0])%3 == f.Server })
 		time.AfterFunc(f.For, func() { w.store.Full(nil) })
 	case StoreStalls:
 		w.store.Stall(f.For)

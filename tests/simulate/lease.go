@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simstore"
 )
@@ -19,7 +19,7 @@ type leases struct {
 
 	mu    sync.Mutex
 	held  map[string][]*belief
-	fence map[string]idem.Fence // the highest one of each lock
+	fence map[string]driver.Fence // the highest one of each lock
 
 	excused map[*process]time.Time
 }
@@ -27,7 +27,7 @@ type leases struct {
 // belief is a lease in the eyes of its process.
 type belief struct {
 	p       *process
-	lease   idem.Lease
+	lease   driver.Lease
 	holders int // as many may hold the lock at once
 	since   time.Time
 }
@@ -60,7 +60,7 @@ const (
 )
 
 // granted takes a new lease into view. forget takes it out again, before it is released.
-func (ls *leases) granted(p *process, lock string, l idem.Lease, holders int) (forget func()) {
+func (ls *leases) granted(p *process, lock string, l driver.Lease, holders int) (forget func()) {
 	b := &belief{p, l, holders, time.Now()}
 	ls.mu.Lock()
 	if f, highest := l.Fence(), ls.fence[lock]; p.runs() && b.stands() {
@@ -113,8 +113,8 @@ type overseen struct {
 	p *process
 }
 
-// TryAcquire implements idem.Locker.
-func (o *overseen) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+// TryAcquire implements driver.Locker.
+func (o *overseen) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
 	if err := o.p.step(false); err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (o *overseen) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.L
 type overseenLease struct {
 	*zookeeper.Lease
 	p      *process
-	id     idem.KeyID
+	id     driver.KeyID
 	forget func()
 }
 
@@ -142,28 +142,28 @@ type overseenLease struct {
 func (l *overseenLease) givenBack() {
 	l.forget()
 	rec := l.p.w.store.Record(l.id)
-	if l.p.runs() && l.Err() == nil && rec.State == idem.StatePending && rec.Attempt.Fence == l.Fence() && l.p.w.begun.owed(rec.Attempt, l.p.settleTimeout()) && !l.p.w.judge.shakes(l.id) {
+	if l.p.runs() && l.Err() == nil && rec.State == driver.StatePending && rec.Attempt.Fence == l.Fence() && l.p.w.begun.owed(rec.Attempt, l.p.settleTimeout()) && !l.p.w.judge.shakes(l.id) {
 		l.p.w.failf("%s gave back the lock of attempt %+v, which is pending", l.p.host, rec.Attempt)
 	}
 }
 
-var _ idem.MarkingLease = (*overseenLease)(nil)
+var _ driver.MarkingLease = (*overseenLease)(nil)
 
-// MarkBegun implements idem.MarkingLease.
-func (l *overseenLease) MarkBegun(ctx context.Context, m idem.Marker) error {
+// MarkBegun implements driver.MarkingLease.
+func (l *overseenLease) MarkBegun(ctx context.Context, m driver.Marker) error {
 	_ = l.p.step(false)
 	defer l.p.w.stepped(l.p, false)
 	return l.Lease.MarkBegun(ctx, m)
 }
 
-// Release implements idem.Lease.
+// Release implements driver.Lease.
 func (l *overseenLease) Release(ctx context.Context) error {
 	_ = l.p.step(false)
 	l.givenBack()
 	return l.Lease.Release(ctx)
 }
 
-// ReleaseInBackground implements idem.Lease.
+// ReleaseInBackground implements driver.Lease.
 func (l *overseenLease) ReleaseInBackground() {
 	_ = l.p.step(false)
 	l.givenBack()
@@ -176,8 +176,8 @@ type overseenStore struct {
 	begun *attempts
 }
 
-// Begin implements idem.Store.
-func (s overseenStore) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+// Begin implements driver.Store.
+func (s overseenStore) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 	res, err := s.Client.Begin(ctx, id, req)
 	if res.Begun || err != nil {
 		s.begun.add(req.Nonce, err == nil)
@@ -189,10 +189,10 @@ func (s overseenStore) Begin(ctx context.Context, id idem.KeyID, req idem.BeginR
 // concurrent use.
 type attempts struct {
 	mu     sync.Mutex
-	nonces map[idem.Nonce]time.Time // when the engine got no answer; zero after an answer
+	nonces map[driver.Nonce]time.Time // when the engine got no answer; zero after an answer
 }
 
-func (as *attempts) add(n idem.Nonce, answered bool) {
+func (as *attempts) add(n driver.Nonce, answered bool) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	as.nonces[n] = time.Now()
@@ -203,7 +203,7 @@ func (as *attempts) add(n idem.Nonce, answered bool) {
 
 // owed reports whether an engine may not give back the lock of a pending attempt. It may do so
 // if it has waited this long for an answer.
-func (as *attempts) owed(a idem.Attempt, wait time.Duration) bool {
+func (as *attempts) owed(a driver.Attempt, wait time.Duration) bool {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	at, known := as.nonces[a.Nonce]

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // ledger is the resource that handlers change. It remembers the highest fence of each
@@ -15,7 +16,7 @@ type ledger struct {
 	checks bool
 
 	mu      sync.Mutex
-	fences  map[string]idem.Fence
+	fences  map[string]driver.Fence
 	over    map[string]map[string]bool // lock domains, by operation
 	effects map[string][]effect        // by operation
 }
@@ -23,17 +24,17 @@ type ledger struct {
 // effect is one payment.
 type effect struct {
 	attempt uint32
-	fence   idem.Fence
+	fence   driver.Fence
 }
 
 var errFenced = errors.New("ledger: a later holder has been here")
 
 func newLedger(checks bool) *ledger {
-	return &ledger{checks: checks, fences: make(map[string]idem.Fence), over: make(map[string]map[string]bool), effects: make(map[string][]effect)}
+	return &ledger{checks: checks, fences: make(map[string]driver.Fence), over: make(map[string]map[string]bool), effects: make(map[string][]effect)}
 }
 
 // raise lets a fence in. Needs mu.
-func (l *ledger) raise(op string, f idem.Fence) error {
+func (l *ledger) raise(op string, f driver.Fence) error {
 	if !l.checks {
 		return nil
 	}
@@ -72,7 +73,7 @@ func (l *ledger) pay(ex idem.Execution, once bool) (string, error) {
 
 // look raises the fence, and returns the receipt of the latest payment, or "" without one. The domain of
 // the attempt in doubt is over, if it is another one.
-func (l *ledger) look(op string, f, doubt idem.Fence) (string, error) {
+func (l *ledger) look(op string, f, doubt driver.Fence) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if doubt.Domain != f.Domain {

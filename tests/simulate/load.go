@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simnet"
 )
 
@@ -20,7 +21,7 @@ func keyOf(key int) idem.Key { return idem.Key(fmt.Sprintf("key-%d", key)) }
 
 const scope = "tenant"
 
-func idOf(key int) idem.KeyID { return idem.NewKeyID(scope, keyOf(key)) }
+func idOf(key int) driver.KeyID { return idem.NewKeyID(scope, keyOf(key)) }
 
 // policy is the policy of a route.
 func (w *world) policy(route string) (idem.Policy, bool) {
@@ -29,7 +30,7 @@ func (w *world) policy(route string) (idem.Policy, bool) {
 	case "ask":
 		p.InDoubt = idem.AskResolver(w.resolve)
 	case "token":
-		p.Kind, p.InDoubt = idem.IssuedToken, idem.AskResolver(w.resolve)
+		p.IssuedTokens, p.InDoubt = true, idem.AskResolver(w.resolve)
 	case "again":
 		p.InDoubt = idem.RunAgain()
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
@@ -130,7 +131,7 @@ func (p *process) live() {
 			p.client = c
 		case p.ctx.Err() != nil:
 			return
-		case !errors.Is(err, idem.ErrUnavailable):
+		case !errors.Is(err, driver.ErrUnavailable):
 			p.w.failf("process %s cannot open: %v", p.host, err)
 			return
 		}
@@ -151,7 +152,7 @@ func (p *process) live() {
 	sw, err := sweeper.New(p.engine, store, p.w.policy, sweeper.WithInterval(500*time.Millisecond), sweeper.WithMinAge(p.w.plan.Session/4),
 		sweeper.WithInbox(queue.New(p.client, "/inbox")), sweeper.WithMaxBackoff(5*time.Second),
 		sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
-			return election.RunAsLeader(ctx, func(ctx context.Context, _ idem.Fence) error { return term(ctx) })
+			return election.RunAsLeader(ctx, func(ctx context.Context, _ driver.Fence) error { return term(ctx) })
 		}))
 	if err != nil {
 		p.w.failf("%v", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simnet"
@@ -56,7 +57,7 @@ func (p *process) useRecipes(ctx context.Context) {
 }
 
 // use takes a lock, holds it for a while, and gives it back.
-func use[L idem.Lease](ctx context.Context, p *process, rnd *rand.Rand, lock string, holders int, acquire func(context.Context) (L, error)) {
+func use[L driver.Lease](ctx context.Context, p *process, rnd *rand.Rand, lock string, holders int, acquire func(context.Context) (L, error)) {
 	patience := p.w.plan.Session/10 + time.Duration(rnd.Int64N(int64(p.w.plan.Patience)))
 	hold := time.Duration(rnd.Int64N(int64(p.w.plan.Hold)))
 	call, cancel := context.WithTimeout(ctx, patience)
@@ -117,12 +118,12 @@ func (p *process) count(ctx context.Context, r *recipes.Register) {
 }
 
 // usePlain is use with a lock of a key.
-func (p *process) usePlain(ctx context.Context, rnd *rand.Rand, l idem.Locker) {
+func (p *process) usePlain(ctx context.Context, rnd *rand.Rand, l driver.Locker) {
 	patience := p.w.plan.Session/10 + time.Duration(rnd.Int64N(int64(p.w.plan.Patience)))
 	hold := time.Duration(rnd.Int64N(int64(p.w.plan.Hold)))
 	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	lease, err := idem.Acquire(call, l, idem.LockRequest{KeyID: idem.NewKeyID(scope, "plain"), Nonce: idem.NewNonce()})
+	lease, err := driver.Acquire(call, l, driver.LockRequest{KeyID: idem.NewKeyID(scope, "plain"), Nonce: driver.NewNonce()})
 	if err != nil {
 		return
 	}

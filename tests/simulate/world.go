@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simnet"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simstore"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simzk"
@@ -76,10 +76,10 @@ func newWorld(plan Plan) *world {
 		stopping: make(chan struct{}),
 	}
 	w.elements = elements{offered: make(map[string]bool), acked: make(map[string]int), maybe: make(map[string]bool)}
-	w.begun.nonces = make(map[idem.Nonce]time.Time)
+	w.begun.nonces = make(map[driver.Nonce]time.Time)
 	w.judge = newJudge(w)
 	w.store.Changed = w.judge.changed
-	w.leases = &leases{w: w, held: make(map[string][]*belief), fence: make(map[string]idem.Fence), excused: make(map[*process]time.Time)}
+	w.leases = &leases{w: w, held: make(map[string][]*belief), fence: make(map[string]driver.Fence), excused: make(map[*process]time.Time)}
 	w.zk = simzk.New(plan.Seed, w.net, simzk.Config{
 		Servers: serverNames(), Tick: plan.Tick, Speed: plan.Speeds[0], Lag: plan.Lag, SyncLimit: 5 * plan.Tick, Election: 3 * plan.Tick,
 		Containers: containers,

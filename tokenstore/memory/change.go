@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
-// Begin starts an attempt. [idem.Store] has the table. The error wraps
-// idem.ErrStaleFence, or is ctx.Err().
-func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (res idem.BeginResult, err error) {
+// Begin starts an attempt. [driver.Store] has the table. The error wraps
+// driver.ErrStaleFence, or is ctx.Err().
+func (s *Store) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (res driver.BeginResult, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
 	}
@@ -26,7 +26,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 
 // Abort undoes a Begin, or makes the store refuse it if it arrives later. The error
 // is ctx.Err() or nil.
-func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+func (s *Store) Abort(ctx context.Context, id driver.KeyID, req driver.BeginRequest) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -37,9 +37,9 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 }
 
 // Settle closes an attempt or marks it unknown. It repairs a record that is
-// missing or older than the attempt. [idem.Store] has the table. The error is
-// ctx.Err(), or wraps idem.ErrResponseInvalid.
-func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
+// missing or older than the attempt. [driver.Store] has the table. The error is
+// ctx.Err(), or wraps driver.ErrResponseInvalid.
+func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (res driver.SettleResult, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
 	}

@@ -1,7 +1,7 @@
 // Package memorystore keeps idempotency records in the memory of one process.
 //
 // It is for a service that runs as one instance, and for tests. A restart forgets
-// every key. [Store.Visibility] is [idem.VisibilityProcess], so an engine combines the store
+// every key. [Store.Visibility] is [driver.VisibilityProcess], so an engine combines the store
 // with the in-process lock and refuses a lock that spans processes.
 //
 // Time is the process's monotonic clock. The store has no goroutine and needs no
@@ -11,5 +11,5 @@
 // # Reading order
 //
 // store.go has the records and their expiry. change.go has the methods that change a record.
-// Package tokenstore/internal/rules decides what they do.
+// Package idem/driver/rules decides what they do.
 package memorystore

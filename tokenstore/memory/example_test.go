@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
@@ -17,9 +18,9 @@ func Example() {
 	fmt.Println(issued.State)
 
 	for token := range uint64(2) {
-		res, _ := store.Begin(ctx, id, idem.BeginRequest{
-			Kind: idem.IssuedToken, Nonce: idem.NewNonce(),
-			Fence: idem.Fence{Domain: "here", Token: token + 1},
+		res, _ := store.Begin(ctx, id, driver.BeginRequest{
+			Kind: driver.IssuedToken, Nonce: driver.NewNonce(),
+			Fence: driver.Fence{Domain: "here", Token: token + 1},
 		})
 		fmt.Println(res.Begun, res.Record.State)
 	}

@@ -5,26 +5,26 @@ import (
 	"slices"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-var _ idem.StoreInspector = (*Store)(nil)
+var _ driver.StoreInspector = (*Store)(nil)
 
 // keptDecisions is the number of decisions that a store keeps.
 const keptDecisions = 1000
 
 // decided is a decision about a key.
 type decided struct {
-	id idem.KeyID
-	idem.Decided
+	id driver.KeyID
+	driver.Decided
 }
 
 // keep notes the decision of a person. The caller has the lock.
-func (s *Store) keep(id idem.KeyID, st *idem.Settlement, now time.Time) {
+func (s *Store) keep(id driver.KeyID, st *driver.Settlement, now time.Time) {
 	if len(s.decisions) == keptDecisions {
 		s.decisions = slices.Delete(s.decisions, 0, 1)
 	}
-	s.decisions = append(s.decisions, decided{id, idem.Decided{At: now, Attempt: st.Attempt.Number, State: st.State, Decision: st.Decision}})
+	s.decisions = append(s.decisions, decided{id, driver.Decided{At: now, Attempt: st.Attempt.Number, State: st.State, Decision: st.Decision}})
 }
 
 // Clock returns the time of the store. The error is ctx.Err() or nil.
@@ -32,7 +32,7 @@ func (s *Store) Clock(ctx context.Context) (time.Time, error) { return s.now(), 
 
 // Decisions lists the decisions of people about a key, newest first. The store keeps the newest
 // 1,000 of all keys. The error is ctx.Err() or nil.
-func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []idem.Decided, err error) {
+func (s *Store) Decisions(ctx context.Context, id driver.KeyID) (list []driver.Decided, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range slices.Backward(s.decisions) {
@@ -44,9 +44,9 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []idem.Decid
 }
 
 // EachKey calls f with the ID of every record, until f returns false. The error is that of ctx.
-func (s *Store) EachKey(ctx context.Context, f func(idem.KeyID) bool) error {
+func (s *Store) EachKey(ctx context.Context, f func(driver.KeyID) bool) error {
 	s.mu.Lock()
-	ids := make([]idem.KeyID, 0, len(s.entries))
+	ids := make([]driver.KeyID, 0, len(s.entries))
 	for id := range s.entries {
 		ids = append(ids, id)
 	}

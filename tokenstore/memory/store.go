@@ -8,21 +8,21 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
-var _ idem.Store = (*Store)(nil)
+var _ driver.Store = (*Store)(nil)
 
 // defaultOpenLimit is the size of a page of Open for a limit of 0.
 const defaultOpenLimit = 1000
 
-// Store is an [idem.Store] in memory. It is safe for concurrent use. Make it with [New].
+// Store is an [driver.Store] in memory. It is safe for concurrent use. Make it with [New].
 type Store struct {
 	now func() time.Time
 
 	mu      sync.Mutex // guards the fields below and every entry
-	entries map[idem.KeyID]*rules.Entry
+	entries map[driver.KeyID]*rules.Entry
 	due     dueHeap
 	retired map[string]bool   // lock domains
 	fences  map[string]uint64 // the highest of each lock domain
@@ -39,7 +39,7 @@ func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = no
 
 // New returns an empty store. Nil options are ignored.
 func New(opts ...Option) *Store {
-	s := &Store{now: time.Now, entries: make(map[idem.KeyID]*rules.Entry), retired: make(map[string]bool), fences: make(map[string]uint64)}
+	s := &Store{now: time.Now, entries: make(map[driver.KeyID]*rules.Entry), retired: make(map[string]bool), fences: make(map[string]uint64)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)
@@ -48,8 +48,8 @@ func New(opts ...Option) *Store {
 	return s
 }
 
-// Visibility returns [idem.VisibilityProcess], because only this process sees the records.
-func (s *Store) Visibility() idem.Visibility { return idem.VisibilityProcess }
+// Visibility returns [driver.VisibilityProcess], because only this process sees the records.
+func (s *Store) Visibility() driver.Visibility { return driver.VisibilityProcess }
 
 // Ping returns ctx.Err().
 func (s *Store) Ping(ctx context.Context) error { return ctx.Err() }
@@ -63,9 +63,9 @@ func (s *Store) Len() int {
 }
 
 // Get returns the record of id. The error is ctx.Err() or nil.
-func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *Store) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
 	now := s.lock()
 	defer s.mu.Unlock()
@@ -74,9 +74,9 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 
 // Issue makes a record in StateIssued. It returns an existing record unchanged.
 // The error is ctx.Err() or nil.
-func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
+func (s *Store) Issue(ctx context.Context, id driver.KeyID, ttl time.Duration) (driver.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
 	now := s.lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 
 // ListOpen lists records whose attempt is open, oldest first. It looks at every record
 // of the store. The error is ctx.Err() or nil.
-func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
+func (s *Store) ListOpen(ctx context.Context, q driver.OpenQuery) (page driver.OpenPage, err error) {
 	if err := ctx.Err(); err != nil {
 		return page, err
 	}
@@ -98,17 +98,17 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 	defer s.mu.Unlock()
 	for id, e := range s.entries {
 		r := &e.Record
-		if !r.State.Open() || q.State != idem.StateNone && q.State != r.State || now.Sub(r.Started) < q.OlderThan {
+		if !r.State.Open() || q.State != driver.StateNone && q.State != r.State || now.Sub(r.Started) < q.OlderThan {
 			continue
 		}
-		row := idem.OpenRecord{ID: id, Record: *r}
+		row := driver.OpenRecord{ID: id, Record: *r}
 		if q.After == nil || row.Cursor().Compare(*q.After) > 0 {
 			page.Records = append(page.Records, row)
 		}
 	}
-	slices.SortFunc(page.Records, func(a, b idem.OpenRecord) int { return a.Cursor().Compare(b.Cursor()) })
+	slices.SortFunc(page.Records, func(a, b driver.OpenRecord) int { return a.Cursor().Compare(b.Cursor()) })
 	if q.Skip != nil {
-		page.Records = slices.DeleteFunc(page.Records, func(r idem.OpenRecord) bool { return q.Skip(r.Cursor()) })
+		page.Records = slices.DeleteFunc(page.Records, func(r driver.OpenRecord) bool { return q.Skip(r.Cursor()) })
 	}
 	if limit := cmp.Or(max(q.Limit, 0), defaultOpenLimit); len(page.Records) > limit {
 		page.Records = slices.Clone(page.Records[:limit])
@@ -126,7 +126,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 }
 
 // RetireDomain records that a lock domain is dead. The error is ctx.Err() or nil.
-func (s *Store) RetireDomain(ctx context.Context, domain string, _ idem.Decision) error {
+func (s *Store) RetireDomain(ctx context.Context, domain string, _ driver.Decision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() == nil {
@@ -143,7 +143,7 @@ func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) 
 }
 
 // NoteFence keeps the highest fence of a lock domain. The error is ctx.Err() or nil.
-func (s *Store) NoteFence(ctx context.Context, f idem.Fence) error {
+func (s *Store) NoteFence(ctx context.Context, f driver.Fence) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() == nil {
@@ -161,7 +161,7 @@ func (s *Store) HighestFence(ctx context.Context, domain string) (uint64, error)
 }
 
 // entry returns the entry of id as it is at time now, and nil without an entry.
-func (s *Store) entry(id idem.KeyID, now time.Time) *rules.Entry {
+func (s *Store) entry(id driver.KeyID, now time.Time) *rules.Entry {
 	e := s.entries[id]
 	left := e.At(now)
 	switch left {
@@ -175,7 +175,7 @@ func (s *Store) entry(id idem.KeyID, now time.Time) *rules.Entry {
 }
 
 // put stores an entry and plans its removal at its deadline. It ignores nil.
-func (s *Store) put(id idem.KeyID, e *rules.Entry) {
+func (s *Store) put(id driver.KeyID, e *rules.Entry) {
 	if e == nil {
 		return
 	}
@@ -205,7 +205,7 @@ func (s *Store) lock() time.Time {
 // due says when to look at a record again. The record may have changed since.
 type due struct {
 	at time.Time
-	id idem.KeyID
+	id driver.KeyID
 }
 
 // dueHeap is a [heap.Interface] with the earliest time first.

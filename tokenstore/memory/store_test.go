@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -40,18 +41,18 @@ func (c *clock) Advance(d time.Duration) {
 func TestStore(t *testing.T) {
 	c := newClock()
 	idemtest.RunStore(t, idemtest.StoreHarness{
-		New:     func(testing.TB) idem.Store { return memorystore.New(memorystore.WithClock(c.Now)) },
+		New:     func(testing.TB) driver.Store { return memorystore.New(memorystore.WithClock(c.Now)) },
 		Advance: c.Advance,
 	})
 }
 
 func TestStoreByTheRealClock(t *testing.T) {
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) idem.Store { return memorystore.New(nil) }})
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) driver.Store { return memorystore.New(nil) }})
 }
 
 func TestReach(t *testing.T) {
-	if got := memorystore.New().Visibility(); got != idem.VisibilityProcess {
-		t.Errorf("Visibility() = %v, want %v", got, idem.VisibilityProcess)
+	if got := memorystore.New().Visibility(); got != driver.VisibilityProcess {
+		t.Errorf("Visibility() = %v, want %v", got, driver.VisibilityProcess)
 	}
 }
 
@@ -59,7 +60,7 @@ func TestReach(t *testing.T) {
 func sweep(t *testing.T, s *memorystore.Store) {
 	t.Helper()
 	for i := range 256 {
-		if err := s.Abort(t.Context(), idem.KeyID{byte(i), 0xff}, idem.BeginRequest{Kind: idem.IssuedToken}); err != nil {
+		if err := s.Abort(t.Context(), driver.KeyID{byte(i), 0xff}, driver.BeginRequest{Kind: driver.IssuedToken}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +72,7 @@ func TestExpiredRecordsAreRemoved(t *testing.T) {
 	s := memorystore.New(memorystore.WithClock(c.Now))
 	const n = 1000
 	for i := range n {
-		id := idem.KeyID{byte(i), byte(i >> 8)}
+		id := driver.KeyID{byte(i), byte(i >> 8)}
 		if _, err := s.Issue(t.Context(), id, time.Hour+time.Duration(i*7919%n)*time.Second); err != nil {
 			t.Fatalf("Issue(%v) = %v, want <nil>", id, err)
 		}
@@ -93,11 +94,11 @@ func TestExpiredResultsAreRemoved(t *testing.T) {
 	c := newClock()
 	s := memorystore.New(memorystore.WithClock(c.Now))
 	id := idem.NewKeyID("m", "k")
-	got, err := s.Begin(t.Context(), id, idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()})
+	got, err := s.Begin(t.Context(), id, driver.BeginRequest{Fence: driver.Fence{Domain: "d", Token: 1}, Nonce: driver.NewNonce()})
 	if err != nil || !got.Begun {
 		t.Fatalf("Begin(%v) = %v, %v, want begun", id, got.Begun, err)
 	}
-	st := idem.Settlement{Attempt: got.Record.Attempt, State: idem.StateCompleted, Response: &idem.Response{Status: 201}, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
+	st := driver.Settlement{Attempt: got.Record.Attempt, State: driver.StateCompleted, Response: &driver.Response{Status: 201}, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
 		t.Fatalf("Settle(%v) = %v, want <nil>", id, err)
 	}
@@ -114,7 +115,7 @@ func TestExpiredResultsAreRemoved(t *testing.T) {
 func TestEndedContext(t *testing.T) {
 	s := memorystore.New()
 	id, other := idem.NewKeyID("m", "k"), idem.NewKeyID("m", "other")
-	req := idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()}
+	req := driver.BeginRequest{Fence: driver.Fence{Domain: "d", Token: 1}, Nonce: driver.NewNonce()}
 	begun, err := s.Begin(t.Context(), id, req)
 	if err != nil {
 		t.Fatal(err)
@@ -126,18 +127,18 @@ func TestEndedContext(t *testing.T) {
 		"Issue": func() error { _, err := s.Issue(ctx, other, time.Hour); return err },
 		"Begin": func() error { _, err := s.Begin(ctx, other, req); return err },
 		"Settle": func() error {
-			_, err := s.Settle(ctx, id, idem.Settlement{Attempt: begun.Record.Attempt, State: idem.StateReleased})
+			_, err := s.Settle(ctx, id, driver.Settlement{Attempt: begun.Record.Attempt, State: driver.StateReleased})
 			return err
 		},
 		"Abort":         func() error { return s.Abort(ctx, id, req) },
-		"ListOpen":      func() error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
-		"RetireDomain":  func() error { return s.RetireDomain(ctx, "d", idem.Decision{}) },
+		"ListOpen":      func() error { _, err := s.ListOpen(ctx, driver.OpenQuery{}); return err },
+		"RetireDomain":  func() error { return s.RetireDomain(ctx, "d", driver.Decision{}) },
 		"DomainRetired": func() error { _, err := s.DomainRetired(ctx, "d"); return err },
 		"Ping":          func() error { return s.Ping(ctx) },
 		"Clock":         func() error { _, err := s.Clock(ctx); return err },
 		"Decisions":     func() error { _, err := s.Decisions(ctx, id); return err },
 		"EachKey": func() error {
-			return s.EachKey(ctx, func(id idem.KeyID) bool { t.Errorf("EachKey() named %v", id); return true })
+			return s.EachKey(ctx, func(id driver.KeyID) bool { t.Errorf("EachKey() named %v", id); return true })
 		},
 	} {
 		if err := call(); !errors.Is(err, context.Canceled) {
@@ -146,7 +147,7 @@ func TestEndedContext(t *testing.T) {
 	}
 	rec, err := s.Get(t.Context(), id)
 	retired, retiredErr := s.DomainRetired(t.Context(), "d")
-	if err != nil || rec.Attempt != begun.Record.Attempt || rec.State != idem.StatePending || s.Len() != 1 || retired || retiredErr != nil {
+	if err != nil || rec.Attempt != begun.Record.Attempt || rec.State != driver.StatePending || s.Len() != 1 || retired || retiredErr != nil {
 		t.Errorf("afterwards %d records, %+v, %v, domain retired: %v, %v, want all as before", s.Len(), rec, err, retired, retiredErr)
 	}
 }
@@ -154,15 +155,15 @@ func TestEndedContext(t *testing.T) {
 // The store keeps the newest 1,000 decisions, so many of them take no more memory.
 func TestOldestDecisionsAreForgotten(t *testing.T) {
 	s := memorystore.New()
-	ids := make([]idem.KeyID, 1001)
+	ids := make([]driver.KeyID, 1001)
 	for i := range ids {
-		ids[i] = idem.NewKeyID("", idem.Key(idem.NewNonce().String()))
-		got, err := s.Begin(t.Context(), ids[i], idem.BeginRequest{Kind: idem.ClientKey, Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: "d", Token: 1}, KeyTTL: time.Hour})
+		ids[i] = idem.NewKeyID("", idem.Key(driver.NewNonce().String()))
+		got, err := s.Begin(t.Context(), ids[i], driver.BeginRequest{Kind: driver.ClientKey, Nonce: driver.NewNonce(), Fence: driver.Fence{Domain: "d", Token: 1}, KeyTTL: time.Hour})
 		if err != nil || !got.Begun {
 			t.Fatalf("Begin() = %+v, %v", got, err)
 		}
-		settled, err := s.Settle(t.Context(), ids[i], idem.Settlement{Attempt: got.Record.Attempt, ID: idem.NewNonce(), State: idem.StateReleased,
-			KeyTTL: time.Hour, ResultTTL: time.Hour, Decision: idem.Decision{By: "ops"}})
+		settled, err := s.Settle(t.Context(), ids[i], driver.Settlement{Attempt: got.Record.Attempt, ID: driver.NewNonce(), State: driver.StateReleased,
+			KeyTTL: time.Hour, ResultTTL: time.Hour, Decision: driver.Decision{By: "ops"}})
 		if err != nil || !settled.Settled {
 			t.Fatalf("Settle() = %+v, %v", settled, err)
 		}
@@ -179,11 +180,11 @@ func TestResultsKeptForEver(t *testing.T) {
 	c := newClock()
 	s := memorystore.New(memorystore.WithClock(c.Now))
 	id := idem.NewKeyID("m", "k")
-	for fence, st := range []idem.Settlement{
-		{State: idem.StateReleased, KeyTTL: time.Hour},
-		{State: idem.StateCompleted, Response: &idem.Response{Status: 201}, ResultTTL: math.MaxInt64, KeyTTL: math.MaxInt64},
+	for fence, st := range []driver.Settlement{
+		{State: driver.StateReleased, KeyTTL: time.Hour},
+		{State: driver.StateCompleted, Response: &driver.Response{Status: 201}, ResultTTL: math.MaxInt64, KeyTTL: math.MaxInt64},
 	} {
-		got, err := s.Begin(t.Context(), id, idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: uint64(fence) + 1}, Nonce: idem.NewNonce()})
+		got, err := s.Begin(t.Context(), id, driver.BeginRequest{Fence: driver.Fence{Domain: "d", Token: uint64(fence) + 1}, Nonce: driver.NewNonce()})
 		if err != nil || !got.Begun {
 			t.Fatalf("Begin(%v) = %v, %v, want begun", id, got.Begun, err)
 		}
@@ -193,7 +194,7 @@ func TestResultsKeptForEver(t *testing.T) {
 		}
 	}
 	c.Advance(2 * time.Hour)
-	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateCompleted {
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StateCompleted {
 		t.Errorf("Get(%v) after two hours = %v, %v, want completed", id, rec.State, err)
 	}
 }
@@ -202,11 +203,11 @@ func TestResultsKeptForEver(t *testing.T) {
 func TestResponsesAreCopies(t *testing.T) {
 	s := memorystore.New()
 	id, body := idem.NewKeyID("m", "copy"), []byte("paid")
-	begun, err := s.Begin(t.Context(), id, idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()})
+	begun, err := s.Begin(t.Context(), id, driver.BeginRequest{Fence: driver.Fence{Domain: "d", Token: 1}, Nonce: driver.NewNonce()})
 	if err != nil {
 		t.Fatalf("Begin(%v) = %v, want <nil>", id, err)
 	}
-	st := idem.Settlement{Attempt: begun.Record.Attempt, State: idem.StateCompleted, Response: &idem.Response{Status: 201, Body: body}, ResultTTL: time.Hour}
+	st := driver.Settlement{Attempt: begun.Record.Attempt, State: driver.StateCompleted, Response: &driver.Response{Status: 201, Body: body}, ResultTTL: time.Hour}
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
 		t.Fatalf("Settle(%v) = %v, want <nil>", id, err)
 	}
@@ -221,5 +222,5 @@ func TestResponsesAreCopies(t *testing.T) {
 }
 
 func BenchmarkStore(b *testing.B) {
-	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(testing.TB) idem.Store { return memorystore.New() }})
+	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(testing.TB) driver.Store { return memorystore.New() }})
 }

@@ -11,7 +11,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -35,7 +35,7 @@ func TestUserWithTheDocumentedCommands(t *testing.T) {
 	r, replica := testserver.StartRedis(t), testserver.StartRedis(t)
 	follow(t, replica, r)
 	client := asUser(t, r, "exact", replicaCommands)
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store {
 		return open(tb, client, WithPrefix("idem"+freshPrefix(tb)), WithReplicas(1, time.Second))
 	}})
 	s := open(t, client)
@@ -45,8 +45,8 @@ func TestUserWithTheDocumentedCommands(t *testing.T) {
 		"DeclareSealed": func() error { return s.DeclareSealed(t.Context()) },
 		"Sealed":        func() error { _, err := s.Sealed(t.Context()); return err },
 		"Clock":         func() error { _, err := s.Clock(t.Context()); return err },
-		"Decisions":     func() error { _, err := s.Decisions(t.Context(), idem.KeyID{}); return err },
-		"EachKey":       func() error { return s.EachKey(t.Context(), func(idem.KeyID) bool { return true }) },
+		"Decisions":     func() error { _, err := s.Decisions(t.Context(), driver.KeyID{}); return err },
+		"EachKey":       func() error { return s.EachKey(t.Context(), func(driver.KeyID) bool { return true }) },
 		"Replicas":      func() error { _, _, err := s.Replicas(t.Context()); return err },
 	} {
 		if err := call(); err != nil {
@@ -127,10 +127,10 @@ func TestPingOfAServerThatTakesNoWrites(t *testing.T) {
 			}
 		}
 		change(0)
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		_, begin := s.Begin(t.Context(), id, req)
-		if ping := s.Ping(t.Context()); !errors.Is(begin, idem.ErrNoWrites) || !errors.Is(ping, idem.ErrNoWrites) {
-			t.Errorf("%s: Ping() = %v, Begin() = %v, want %v", name, ping, begin, idem.ErrNoWrites)
+		if ping := s.Ping(t.Context()); !errors.Is(begin, driver.ErrNoWrites) || !errors.Is(ping, driver.ErrNoWrites) {
+			t.Errorf("%s: Ping() = %v, Begin() = %v, want %v", name, ping, begin, driver.ErrNoWrites)
 		}
 		change(1)
 		if err := s.Ping(t.Context()); err != nil {

@@ -7,21 +7,22 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
-// Begin starts an attempt. [idem.Store] has the table. It takes one round trip. With
+// Begin starts an attempt. [driver.Store] has the table. It takes one round trip. With
 // [WithReplicas] it also waits for their acknowledgement, unless it only found a record.
-// The error wraps idem.ErrStaleFence, idem.ErrNewerRecord, idem.ErrCorruptRecord,
-// idem.ErrStoreLost or idem.ErrUnavailable, the last one together with idem.ErrNoWrites if the
+// The error wraps driver.ErrStaleFence, driver.ErrNewerRecord, driver.ErrCorruptRecord,
+// driver.ErrStoreLost or driver.ErrUnavailable, the last one together with driver.ErrNoWrites if the
 // server takes no writes. With ErrStaleFence the result has the record.
-func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (res idem.BeginResult, err error) {
+func (s *Store) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (res driver.BeginResult, err error) {
 	if err := s.mayWrite("begin", req.Fence.Domain, req.Route); err != nil {
 		return res, err
 	}
 	if err := s.evicts.Refuse(ctx); err != nil {
-		return res, fmt.Errorf("tokenstore/redis: begin: %w: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites, err)
+		return res, fmt.Errorf("tokenstore/redis: begin: %w: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites, err)
 	}
 	s.loss.Reread(ctx)
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
@@ -49,14 +50,14 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 			err = fmt.Errorf("tokenstore/redis: begin: %w", err)
 		}
 	case verdictStale:
-		err = fmt.Errorf("tokenstore/redis: begin with fence %v after %v: %w", req.Fence, r.record.Attempt.Fence, idem.ErrStaleFence)
+		err = fmt.Errorf("tokenstore/redis: begin with fence %v after %v: %w", req.Fence, r.record.Attempt.Fence, driver.ErrStaleFence)
 	}
 	return res, err
 }
 
 // Abort undoes a Begin, or makes the store refuse it if it arrives later. The error wraps
-// idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
-func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+// driver.ErrNewerRecord, driver.ErrCorruptRecord or driver.ErrUnavailable.
+func (s *Store) Abort(ctx context.Context, id driver.KeyID, req driver.BeginRequest) error {
 	if err := s.mayWrite("abort", req.Fence.Domain); err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func keyTTL(d time.Duration) time.Duration { return cmp.Or(max(d, 0), idem.Defau
 
 // packRerun returns the attempt to start over from, and its domain. Both are empty
 // without such an attempt.
-func packRerun(a *idem.Attempt) (packed, domain string) {
+func packRerun(a *driver.Attempt) (packed, domain string) {
 	if a == nil {
 		return "", ""
 	}

@@ -8,7 +8,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
@@ -192,7 +192,7 @@ func (s *Store) ask(ctx context.Context, method string, shard int, call func(rea
 		r.verdict = verdictLost
 		return r, nil
 	}
-	return r, fmt.Errorf("tokenstore/redis: %s: %w: the process was too slow to judge the clock of Redis", method, idem.ErrUnavailable)
+	return r, fmt.Errorf("tokenstore/redis: %s: %w: the process was too slow to judge the clock of Redis", method, driver.ErrUnavailable)
 }
 
 // markJump marks all shards on the server of a shard. Redis may have deleted keys of any of

@@ -8,26 +8,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // paid is a key that was completed, and the Begin of a later attempt on it.
 type paid struct {
-	id  idem.KeyID
-	req idem.BeginRequest
+	id  driver.KeyID
+	req driver.BeginRequest
 }
 
 func pay(tb testing.TB, s *Store, keyTTL time.Duration) paid {
 	tb.Helper()
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	st := completion(mustBegin(tb, s, id, req), "paid")
 	st.ResultTTL, st.KeyTTL = keyTTL, keyTTL
 	if res, err := s.Settle(tb.Context(), id, st); err != nil || !res.Settled {
 		tb.Fatalf("Settle(%v) = %v, %v, want settled", id, res.Settled, err)
 	}
 	req.Fence.Token++
-	req.Nonce = idem.NewNonce()
+	req.Nonce = driver.NewNonce()
 	return paid{id, req}
 }
 
@@ -35,14 +35,14 @@ func pay(tb testing.TB, s *Store, keyTTL time.Duration) paid {
 // that a key which is missing does not look as if it had never been there.
 func wantJump(tb testing.TB, s *Store, key paid) {
 	tb.Helper()
-	if res, err := s.Begin(tb.Context(), key.id, key.req); !errors.Is(err, idem.ErrStoreLost) {
-		tb.Errorf("Begin(%v) = begun %v, %v, want %v", key.id, res.Begun, err, idem.ErrStoreLost)
+	if res, err := s.Begin(tb.Context(), key.id, key.req); !errors.Is(err, driver.ErrStoreLost) {
+		tb.Errorf("Begin(%v) = begun %v, %v, want %v", key.id, res.Begun, err, driver.ErrStoreLost)
 	}
-	if rec, err := s.Get(tb.Context(), key.id); !errors.Is(err, idem.ErrStoreLost) && (err != nil || rec.State != idem.StateCompleted) {
-		tb.Errorf("Get(%v) = %v, %v, want %v", key.id, rec.State, err, idem.ErrStoreLost)
+	if rec, err := s.Get(tb.Context(), key.id); !errors.Is(err, driver.ErrStoreLost) && (err != nil || rec.State != driver.StateCompleted) {
+		tb.Errorf("Get(%v) = %v, %v, want %v", key.id, rec.State, err, driver.ErrStoreLost)
 	}
-	if err := s.Ping(tb.Context()); !errors.Is(err, idem.ErrStoreLost) {
-		tb.Errorf("Ping() = %v, want %v", err, idem.ErrStoreLost)
+	if err := s.Ping(tb.Context()); !errors.Is(err, driver.ErrStoreLost) {
+		tb.Errorf("Ping() = %v, want %v", err, driver.ErrStoreLost)
 	}
 }
 
@@ -61,8 +61,8 @@ func TestJumpOfARealClockIsALoss(t *testing.T) {
 	for name, during := range map[string]func(tb testing.TB, s *Store, key paid){
 		"nobody calls during the jump": func(testing.TB, *Store, paid) {},
 		"a read during the jump": func(tb testing.TB, s *Store, key paid) {
-			if rec, err := s.Get(tb.Context(), key.id); !errors.Is(err, idem.ErrStoreLost) {
-				tb.Errorf("Get(%v) = %v, %v, want %v", key.id, rec.State, err, idem.ErrStoreLost)
+			if rec, err := s.Get(tb.Context(), key.id); !errors.Is(err, driver.ErrStoreLost) {
+				tb.Errorf("Get(%v) = %v, %v, want %v", key.id, rec.State, err, driver.ErrStoreLost)
 			}
 		},
 		"a payment during the jump": func(tb testing.TB, s *Store, key paid) { wantJump(tb, s, key) },
@@ -104,7 +104,7 @@ func TestJumpOfARealClockIsALoss(t *testing.T) {
 }
 
 // gone returns nil if Redis has deleted the record. A look at the record itself would delete it.
-func gone(r *testserver.Redis, s *Store, id idem.KeyID) error {
+func gone(r *testserver.Redis, s *Store, id driver.KeyID) error {
 	names, err := r.Do("SCAN", "0", "MATCH", s.keys.record(id), "COUNT", "10000")
 	if err == nil && len(names) > 1 {
 		err = errors.New("the record is still there")
@@ -179,7 +179,7 @@ func TestWhichClockIsWrong(t *testing.T) {
 					s, lost = open(t, client), tt.anew
 				}
 				res, err := s.Begin(t.Context(), key.id, key.req)
-				if got := errors.Is(err, idem.ErrStoreLost); got != lost || !lost && (err != nil || res.Begun) {
+				if got := errors.Is(err, driver.ErrStoreLost); got != lost || !lost && (err != nil || res.Begun) {
 					t.Errorf("Begin() in a process that started %s = begun %v, %v, want a loss: %v", started, res.Begun, err, lost)
 				}
 				if started == "before" && kind != tt.kind {
@@ -198,11 +198,11 @@ func TestKeyOfAClockThatWentBackIsRemembered(t *testing.T) {
 		for name, end := range map[string]func(tb testing.TB, s *Store) paid{
 			"completed": func(tb testing.TB, s *Store) paid { return pay(tb, s, 6*time.Hour) },
 			"after an unknown outcome": func(tb testing.TB, s *Store) paid {
-				id, req := newAttempt(idem.ClientKey)
+				id, req := newAttempt(driver.ClientKey)
 				st := completion(mustBegin(tb, s, id, req), "")
-				st.State, st.ResultTTL, st.KeyTTL = idem.StateUnknown, 6*time.Hour, 6*time.Hour
-				for _, st.State = range []idem.State{idem.StateUnknown, idem.StateCompleted} {
-					if st.ID = idem.NewNonce(); st.State == idem.StateCompleted {
+				st.State, st.ResultTTL, st.KeyTTL = driver.StateUnknown, 6*time.Hour, 6*time.Hour
+				for _, st.State = range []driver.State{driver.StateUnknown, driver.StateCompleted} {
+					if st.ID = driver.NewNonce(); st.State == driver.StateCompleted {
 						st.Decision.By = "operator"
 					}
 					if res, err := s.Settle(tb.Context(), id, st); err != nil || !res.Settled {
@@ -222,12 +222,12 @@ func TestKeyOfAClockThatWentBackIsRemembered(t *testing.T) {
 			m.step(-12 * time.Hour)
 			key := end(t, s)
 			m.step(0)
-			wantRemembered(t, s, key.id, key.req, idem.StateCompleted)
+			wantRemembered(t, s, key.id, key.req, driver.StateCompleted)
 			m.Elapse(6*time.Hour - time.Minute)
 			if t.Failed() {
 				t.Errorf("%s, %v after the clock went back", name, later)
 			}
-			wantRemembered(t, s, key.id, key.req, idem.StateCompleted)
+			wantRemembered(t, s, key.id, key.req, driver.StateCompleted)
 		}
 	}
 }

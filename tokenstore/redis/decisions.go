@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 // Decided is a person's decision about an attempt.
-type Decided = idem.Decided
+type Decided = driver.Decided
 
 // keptDecisions is the number of decisions that a shard keeps for all of its keys.
 const keptDecisions = 1000
@@ -18,8 +18,8 @@ const keptDecisions = 1000
 // and its next attempt, unlike the decision in the record. Decisions of resolver, engine,
 // marker and sweeper are not kept. A shard keeps the newest 1,000 decisions about all of
 // its keys. A Redis that loses its data loses them too. The error wraps
-// idem.ErrUnavailable.
-func (s *Store) Decisions(ctx context.Context, id idem.KeyID) ([]Decided, error) {
+// driver.ErrUnavailable.
+func (s *Store) Decisions(ctx context.Context, id driver.KeyID) ([]Decided, error) {
 	entries, err := s.client.LRange(ctx, s.keys.decisions(redisserver.ShardOf(id)), 0, -1).Result()
 	if err != nil {
 		return nil, s.failed(ctx, "decisions", err)
@@ -48,10 +48,10 @@ const (
 	decidedHeader  = 93
 )
 
-func decodeDecided(e string) (id idem.KeyID, d Decided, err error) {
+func decodeDecided(e string) (id driver.KeyID, d Decided, err error) {
 	f := fields(e)
 	version := f.number(1)
-	d.State, d.At, d.Attempt = idem.State(f.number(1)), f.time(), uint32(f.number(4))
+	d.State, d.At, d.Attempt = driver.State(f.number(1)), f.time(), uint32(f.number(4))
 	f.text(16)
 	id, ok := parseID(f.text(64))
 	by := int(f.number(1))

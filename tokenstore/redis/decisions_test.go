@@ -11,15 +11,16 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // decide settles an attempt by a decision.
-func decide(tb testing.TB, s *Store, id idem.KeyID, a idem.Attempt, state idem.State, d idem.Decision) idem.Settlement {
+func decide(tb testing.TB, s *Store, id driver.KeyID, a driver.Attempt, state driver.State, d driver.Decision) driver.Settlement {
 	tb.Helper()
 	st := completion(a, "paid")
-	st.ID, st.State, st.Decision = idem.NewNonce(), state, d
+	st.ID, st.State, st.Decision = driver.NewNonce(), state, d
 	if res, err := s.Settle(tb.Context(), id, st); err != nil || !res.Settled {
 		tb.Fatalf("Settle(%v, %v) by %q = %v, %v, want settled", id, state, d.By, res.Settled, err)
 	}
@@ -27,7 +28,7 @@ func decide(tb testing.TB, s *Store, id idem.KeyID, a idem.Attempt, state idem.S
 }
 
 // wantDecisions requires decisions of a key, newest first, as "attempt state by reason".
-func wantDecisions(tb testing.TB, s *Store, id idem.KeyID, want ...string) []Decided {
+func wantDecisions(tb testing.TB, s *Store, id driver.KeyID, want ...string) []Decided {
 	tb.Helper()
 	list, err := s.Decisions(tb.Context(), id)
 	if err != nil {
@@ -59,25 +60,25 @@ func TestDecisionsOutliveTheNextAttempt(t *testing.T) {
 	onServers(t, func(t *testing.T, client goredis.UniversalClient) {
 		s := open(t, client, WithPrefix(freshPrefix(t)))
 		for shard := range Shards {
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			id[0] = byte(shard)
-			neighbour, other := newAttempt(idem.ClientKey)
+			neighbour, other := newAttempt(driver.ClientKey)
 			neighbour[0] = byte(shard)
 			wantDecisions(t, s, id)
 
 			a := mustBegin(t, s, id, req)
 			b := mustBegin(t, s, neighbour, other)
-			first := decide(t, s, id, a, idem.StateUnknown, idem.Decision{By: "alice", Reason: "cannot tell\n\x00"})
-			decide(t, s, neighbour, b, idem.StateReleased, idem.Decision{By: "carol"})
-			second := decide(t, s, id, a, idem.StateReleased, idem.Decision{By: "bob", Reason: "never sent"})
-			req.Nonce, req.Fence.Token = idem.NewNonce(), req.Fence.Token+1
+			first := decide(t, s, id, a, driver.StateUnknown, driver.Decision{By: "alice", Reason: "cannot tell\n\x00"})
+			decide(t, s, neighbour, b, driver.StateReleased, driver.Decision{By: "carol"})
+			second := decide(t, s, id, a, driver.StateReleased, driver.Decision{By: "bob", Reason: "never sent"})
+			req.Nonce, req.Fence.Token = driver.NewNonce(), req.Fence.Token+1
 			a = mustBegin(t, s, id, req)
-			for _, st := range []idem.Settlement{first, second} { // late copies
+			for _, st := range []driver.Settlement{first, second} { // late copies
 				if res, err := s.Settle(t.Context(), id, st); err != nil || res.Settled {
 					t.Errorf("Settle(%v) of the attempt before = %v, %v, want kept", id, res.Settled, err)
 				}
 			}
-			decide(t, s, id, a, idem.StateCompleted, idem.Decision{By: "alice", Reason: strings.Repeat("r", 512)})
+			decide(t, s, id, a, driver.StateCompleted, driver.Decision{By: "alice", Reason: strings.Repeat("r", 512)})
 
 			list := wantDecisions(t, s, id, "2 completed alice "+strings.Repeat("r", 512),
 				"1 released bob never sent", "1 unknown alice cannot tell\n\x00")
@@ -94,12 +95,12 @@ func TestDecisionsOutliveTheNextAttempt(t *testing.T) {
 // was released.
 func TestDecisionOnATokenIsToldAsDecided(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
-	id, req := newAttempt(idem.IssuedToken)
+	id, req := newAttempt(driver.IssuedToken)
 	if _, err := s.Issue(t.Context(), id, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	a := mustBegin(t, s, id, req)
-	st := decide(t, s, id, a, idem.StateReleased, idem.Decision{By: "alice"})
+	st := decide(t, s, id, a, driver.StateReleased, driver.Decision{By: "alice"})
 	if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
 		t.Errorf("Settle(%v) again = %v, %v, want settled", id, res.Settled, err)
 	}
@@ -109,8 +110,8 @@ func TestDecisionOnATokenIsToldAsDecided(t *testing.T) {
 func TestMachinesAreNotListed(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
 	for _, by := range []string{"", "resolver", "engine", "marker", "sweeper"} {
-		id, req := newAttempt(idem.ClientKey)
-		decide(t, s, id, mustBegin(t, s, id, req), idem.StateCompleted, idem.Decision{By: by, Reason: "r"})
+		id, req := newAttempt(driver.ClientKey)
+		decide(t, s, id, mustBegin(t, s, id, req), driver.StateCompleted, driver.Decision{By: by, Reason: "r"})
 		wantDecisions(t, s, id)
 		if n := s.client.Exists(t.Context(), s.keys.decisions(redisserver.ShardOf(id))).Val(); n != 0 {
 			t.Errorf("Settle() by %q left a list of decisions", by)
@@ -123,32 +124,32 @@ func TestMachinesAreNotListed(t *testing.T) {
 func TestWhatARecordCannotHoldIsRefused(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
 	long := strings.Repeat("x", 256)
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	tooLong := req
 	tooLong.Route = long
 	if _, err := s.Begin(t.Context(), id, tooLong); err == nil {
 		t.Error("Begin() of a long route = nil, want an error")
 	}
 	a := mustBegin(t, s, id, req)
-	for _, d := range []idem.Decision{{By: long}, {By: "ops", Reason: strings.Repeat("x", 65536)}} {
-		st := idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: idem.StateReleased, ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: d}
-		if _, err := s.Settle(t.Context(), id, st); err == nil || errors.Is(err, idem.ErrUnavailable) {
+	for _, d := range []driver.Decision{{By: long}, {By: "ops", Reason: strings.Repeat("x", 65536)}} {
+		st := driver.Settlement{Attempt: a, ID: driver.NewNonce(), State: driver.StateReleased, ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: d}
+		if _, err := s.Settle(t.Context(), id, st); err == nil || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("Settle() by %.9q for %.9q = %v, want an error that no retry mends", d.By, d.Reason, err)
 		}
 	}
 	for _, domain := range []string{"", long} {
-		if err := s.RetireDomain(t.Context(), domain, idem.Decision{By: "ops"}); err == nil {
+		if err := s.RetireDomain(t.Context(), domain, driver.Decision{By: "ops"}); err == nil {
 			t.Errorf("RetireDomain(%.9q) = nil, want an error", domain)
 		}
 	}
-	if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, State: idem.StatePending}); err == nil || errors.Is(err, idem.ErrUnavailable) {
+	if _, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, State: driver.StatePending}); err == nil || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Settle() as pending = %v, want an error that no retry mends", err)
 	}
-	many := &idem.Response{Header: map[string][]string{"X": make([]string, 5000)}}
-	if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, State: idem.StateCompleted, Response: many}); !errors.Is(err, idem.ErrResponseInvalid) {
-		t.Errorf("Settle() with 5000 values = %v, want %v", err, idem.ErrResponseInvalid)
+	many := &driver.Response{Header: map[string][]string{"X": make([]string, 5000)}}
+	if _, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, State: driver.StateCompleted, Response: many}); !errors.Is(err, driver.ErrResponseInvalid) {
+		t.Errorf("Settle() with 5000 values = %v, want %v", err, driver.ErrResponseInvalid)
 	}
-	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StatePending {
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StatePending {
 		t.Errorf("Get() = %+v, %v, want the attempt as it was", rec, err)
 	}
 }
@@ -156,8 +157,8 @@ func TestWhatARecordCannotHoldIsRefused(t *testing.T) {
 // Nothing of a decision that cannot be read is told.
 func TestDecodeDecidedRefuses(t *testing.T) {
 	id := idem.NewKeyID("m", "k")
-	good := "\x01" + string([]byte{byte(idem.StateReleased)}) + packTime(time.Unix(1, 0)) + "\x00\x00\x00\x07" + strings.Repeat("n", 16) + id.String() + "\x03" + "ada" + "why"
-	want := Decided{At: time.Unix(1, 0).UTC(), Attempt: 7, State: idem.StateReleased, Decision: idem.Decision{By: "ada", Reason: "why"}}
+	good := "\x01" + string([]byte{byte(driver.StateReleased)}) + packTime(time.Unix(1, 0)) + "\x00\x00\x00\x07" + strings.Repeat("n", 16) + id.String() + "\x03" + "ada" + "why"
+	want := Decided{At: time.Unix(1, 0).UTC(), Attempt: 7, State: driver.StateReleased, Decision: driver.Decision{By: "ada", Reason: "why"}}
 	if of, d, err := decodeDecided(good); err != nil || of != id || d != want {
 		t.Fatalf("decodeDecided() = %v, %+v, %v, want %v and %+v", of, d, err, id, want)
 	}
@@ -170,7 +171,7 @@ func TestDecodeDecidedRefuses(t *testing.T) {
 		}
 	}
 	anonymous := good[:decidedHeader-1] + "\x00"
-	if _, d, err := decodeDecided(anonymous); err != nil || d.Decision != (idem.Decision{}) {
+	if _, d, err := decodeDecided(anonymous); err != nil || d.Decision != (driver.Decision{}) {
 		t.Errorf("decodeDecided() without texts = %+v, %v, want an empty decision", d, err)
 	}
 }
@@ -181,11 +182,11 @@ func TestDecisionsThatAreSentAgainAreListedOnce(t *testing.T) {
 	r := testserver.StartRedis(t)
 	proxy := testserver.StartRedisProxy(t, r.Addr())
 	s := open(t, connect(t, "redis://"+proxy.Addr()))
-	for _, state := range []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateUnknown} {
-		id, req := newAttempt(idem.ClientKey)
+	for _, state := range []driver.State{driver.StateCompleted, driver.StateReleased, driver.StateUnknown} {
+		id, req := newAttempt(driver.ClientKey)
 		a := mustBegin(t, s, id, req)
 		dropped := proxy.DropNextReply(testserver.Contains(id.String()))
-		st := decide(t, s, id, a, state, idem.Decision{By: "alice"})
+		st := decide(t, s, id, a, state, driver.Decision{By: "alice"})
 		select {
 		case <-dropped:
 		default:
@@ -194,11 +195,11 @@ func TestDecisionsThatAreSentAgainAreListedOnce(t *testing.T) {
 		if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
 			t.Errorf("Settle(%v) again = %v, %v, want settled", id, res.Settled, err)
 		}
-		if state != idem.StateUnknown {
+		if state != driver.StateUnknown {
 			wantDecisions(t, s, id, fmt.Sprintf("1 %v alice ", state))
 			continue
 		}
-		decide(t, s, id, a, state, idem.Decision{By: "bob"})
+		decide(t, s, id, a, state, driver.Decision{By: "bob"})
 		if _, err := s.Settle(t.Context(), id, st); err != nil {
 			t.Errorf("Settle(%v) after another one = %v, want <nil>", id, err)
 		}
@@ -208,11 +209,11 @@ func TestDecisionsThatAreSentAgainAreListedOnce(t *testing.T) {
 
 func TestDecisionsAreCapped(t *testing.T) {
 	s := open(t, connect(t, testserver.SharedRedis(t)), WithPrefix(freshPrefix(t)))
-	var first, last idem.KeyID
+	var first, last driver.KeyID
 	for i := range keptDecisions + 1 {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		id[0] = 5
-		decide(t, s, id, mustBegin(t, s, id, req), idem.StateReleased, idem.Decision{By: "alice", Reason: "no " + fmt.Sprint(i)})
+		decide(t, s, id, mustBegin(t, s, id, req), driver.StateReleased, driver.Decision{By: "alice", Reason: "no " + fmt.Sprint(i)})
 		if i == 0 {
 			first = id
 		}
@@ -228,7 +229,7 @@ func TestDecisionsAreCapped(t *testing.T) {
 func TestDecisionsOfNewerBuildsAreNotGuessedAt(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
 	for _, entry := range []string{"", "\x01", "\x02" + strings.Repeat("x", 200), "\x01" + strings.Repeat("x", 200)} {
-		id, _ := newAttempt(idem.ClientKey)
+		id, _ := newAttempt(driver.ClientKey)
 		key := s.keys.decisions(redisserver.ShardOf(id))
 		if err := s.client.LPush(t.Context(), key, entry).Err(); err != nil {
 			t.Fatal(err)

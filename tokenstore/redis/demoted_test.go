@@ -11,7 +11,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -33,7 +33,7 @@ func TestWritesFollowANameThatMoved(t *testing.T) {
 						return
 					default:
 					}
-					id, _ := newAttempt(idem.ClientKey)
+					id, _ := newAttempt(driver.ClientKey)
 					if _, err := s.Get(t.Context(), id); err != nil {
 						t.Errorf("Get() = %v, want <nil>", err)
 						return
@@ -44,7 +44,7 @@ func TestWritesFollowANameThatMoved(t *testing.T) {
 		for range 8 {
 			writers.Go(func() {
 				for range 10 {
-					id, req := newAttempt(idem.ClientKey)
+					id, req := newAttempt(driver.ClientKey)
 					if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 						t.Errorf("Begin() = %v, %v, want a new attempt", res.Begun, err)
 					}
@@ -73,10 +73,10 @@ func TestReadsFollowANameThatMoved(t *testing.T) {
 			first, second, client, name := movableRedis(t)
 			follow(t, second, first)
 			s := open(t, client)
-			decided, req := newAttempt(idem.ClientKey)
+			decided, req := newAttempt(driver.ClientKey)
 			attempt := mustBegin(t, s, decided, req)
 			unknown := completion(attempt, body)
-			unknown.State = idem.StateUnknown
+			unknown.State = driver.StateUnknown
 			if res, err := s.Settle(t.Context(), decided, unknown); err != nil || !res.Settled {
 				t.Fatalf("Settle() = %v, %v, want settled", res.Settled, err)
 			}
@@ -96,15 +96,15 @@ func TestReadsFollowANameThatMoved(t *testing.T) {
 
 			elsewhere := open(t, connect(t, second.URL()))
 			settled := completion(attempt, body)
-			settled.ID = idem.NewNonce()
+			settled.ID = driver.NewNonce()
 			if res, err := elsewhere.Settle(t.Context(), decided, settled); err != nil || !res.Settled {
 				t.Fatalf("Settle() on the new primary = %v, %v, want settled", res.Settled, err)
 			}
-			token, _ := newAttempt(idem.IssuedToken)
+			token, _ := newAttempt(driver.IssuedToken)
 			if _, err := elsewhere.Issue(t.Context(), token, time.Hour); err != nil {
 				t.Fatal(err)
 			}
-			for id, want := range map[idem.KeyID]idem.State{decided: idem.StateCompleted, token: idem.StateIssued} {
+			for id, want := range map[driver.KeyID]driver.State{decided: driver.StateCompleted, token: driver.StateIssued} {
 				for range 20 {
 					readers.Go(func() {
 						if rec, err := s.Get(t.Context(), id); err != nil || rec.State != want {

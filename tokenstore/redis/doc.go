@@ -8,7 +8,7 @@
 // of keys and tokens, and never the keys and tokens themselves.
 //
 // The store notices a loss of records in Redis, shard by shard. Begin and Issue then fail
-// with idem.ErrStoreLost until an operator has called [Store.AcceptLoss]. For this each
+// with driver.ErrStoreLost until an operator has called [Store.AcceptLoss]. For this each
 // shard holds a UUID, its incarnation, and every Begin carries and compares it. In a
 // cluster the shards of the other primaries go on. [WithWitnessIn] keeps a copy of the
 // incarnations outside of Redis. Processes started after the loss then notice it too.
@@ -43,7 +43,7 @@
 // and nothing runs. Redis remembers keys for longer, and an expired result may be replayed
 // again while it is still there. If the clock jumps ahead by more than a minute, Redis may
 // have forgotten keys too early. The store notices that and treats it as a loss: Begin fails
-// with idem.ErrStoreLost until an operator has called [Store.AcceptLoss], also when the clock
+// with driver.ErrStoreLost until an operator has called [Store.AcceptLoss], also when the clock
 // is right again. [WithClockChanges] reports both. Not every jump can be noticed, see
 // docs/guarantees.md. Pending and unknown records do not expire. Let the servers' clocks be
 // slewed, not stepped.

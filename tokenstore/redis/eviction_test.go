@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -26,26 +26,26 @@ func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
 	r := testserver.StartRedis(t)
 	var out bytes.Buffer
 	s := open(t, connect(t, r.URL()), asksAlways(), WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
-	done, req := newAttempt(idem.ClientKey)
+	done, req := newAttempt(driver.ClientKey)
 	begun, err := s.Begin(t.Context(), done, req)
 	if err != nil || !begun.Begun {
 		t.Fatalf("Begin(%v) = %v, %v", done, begun.Begun, err)
 	}
 	setPolicy(t, r, "allkeys-lru")
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	for range 3 {
-		if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) || res.Begun || !strings.Contains(err.Error(), "allkeys-lru") {
-			t.Errorf("Begin(%v) = %v, %v, want %v that names the policy", id, res.Begun, err, idem.ErrUnavailable)
+		if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrUnavailable) || res.Begun || !strings.Contains(err.Error(), "allkeys-lru") {
+			t.Errorf("Begin(%v) = %v, %v, want %v that names the policy", id, res.Begun, err, driver.ErrUnavailable)
 		}
 	}
-	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "allkeys-lru") {
-		t.Errorf("Ping() = %v, want %v that names the policy", err, idem.ErrUnavailable)
+	if err := s.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "allkeys-lru") {
+		t.Errorf("Ping() = %v, want %v that names the policy", err, driver.ErrUnavailable)
 	}
 	// Running executions are settled, and existing records can be read.
 	if res, err := s.Settle(t.Context(), done, completion(begun.Record.Attempt, "done")); err != nil || !res.Settled {
 		t.Errorf("Settle(%v) = %v, %v", done, res.Settled, err)
 	}
-	if rec, err := s.Get(t.Context(), done); err != nil || rec.State != idem.StateCompleted {
+	if rec, err := s.Get(t.Context(), done); err != nil || rec.State != driver.StateCompleted {
 		t.Errorf("Get(%v) = %v, %v", done, rec.State, err)
 	}
 	if n := strings.Count(out.String(), "began to evict"); n != 1 {
@@ -67,8 +67,8 @@ func TestOnePrimaryOfAClusterThatIsUnfitIsNoticed(t *testing.T) {
 	s := open(t, connect(t, clusterAddr(c)), asksAlways(), quiet())
 	for i, node := range c.Nodes() {
 		do(t, node, "CONFIG", "SET", "maxmemory", "1")
-		if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") {
-			t.Errorf("Ping() while primary %d is full = %v, want %v that says so", i, err, idem.ErrUnavailable)
+		if err := s.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("Ping() while primary %d is full = %v, want %v that says so", i, err, driver.ErrUnavailable)
 		}
 		do(t, node, "CONFIG", "SET", "maxmemory", "0")
 	}
@@ -76,12 +76,12 @@ func TestOnePrimaryOfAClusterThatIsUnfitIsNoticed(t *testing.T) {
 		t.Errorf("Ping() = %v", err)
 	}
 	setPolicy(t, c.Nodes()[1], "volatile-ttl")
-	id, req := newAttempt(idem.ClientKey)
-	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
-		t.Errorf("Begin(%v) = %v, want %v that names the policy", id, err, idem.ErrUnavailable)
+	id, req := newAttempt(driver.ClientKey)
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
+		t.Errorf("Begin(%v) = %v, want %v that names the policy", id, err, driver.ErrUnavailable)
 	}
-	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
-		t.Errorf("Ping() = %v, want %v that names the policy", err, idem.ErrUnavailable)
+	if err := s.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
+		t.Errorf("Ping() = %v, want %v that names the policy", err, driver.ErrUnavailable)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestEvictionIsNotAskedForWithinTheInterval(t *testing.T) {
 	r := testserver.StartRedis(t)
 	s := open(t, connect(t, r.URL()), quiet(), func(c *config) { c.evictionEvery = time.Hour })
 	setPolicy(t, r, "allkeys-lru")
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 		t.Errorf("Begin(%v) within the interval = %v, %v", id, res.Begun, err)
 	}
@@ -100,9 +100,9 @@ func TestEvictionOfAServerThatDoesNotTellStaysAsItWas(t *testing.T) {
 	r := testserver.StartRedis(t)
 	s := open(t, connect(t, r.URL()), asksAlways(), quiet())
 	setPolicy(t, r, "allkeys-lru")
-	id, req := newAttempt(idem.ClientKey)
-	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) {
-		t.Fatalf("Begin(%v) = %v, want %v", id, err, idem.ErrUnavailable)
+	id, req := newAttempt(driver.ClientKey)
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrUnavailable) {
+		t.Fatalf("Begin(%v) = %v, want %v", id, err, driver.ErrUnavailable)
 	}
 	r.Pause()
 	defer r.Resume()

@@ -35,13 +35,13 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	// idem.ErrStoreLost until an operator has called AcceptLoss.
+	// driver.ErrStoreLost until an operator has called AcceptLoss.
 	fmt.Println("ping:", store.Ping(ctx))
 	// Output: ping: <nil>
 }
 
 // A witness in ZooKeeper remembers which Redis has the records. A process that starts after Redis
-// has lost them then gets idem.ErrStoreLost.
+// has lost them then gets driver.ErrStoreLost.
 func ExampleWithWitnessIn() {
 	open := func(ctx context.Context, locks *zookeeper.Client) (*redisstore.Store, error) {
 		client, err := redisstore.Connect("redis://redis:6379")

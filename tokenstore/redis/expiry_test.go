@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -16,20 +16,20 @@ import (
 func TestRecordsOwnTimesDecide(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	st := completion(mustBegin(t, s, id, req), "paid")
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
 		t.Fatal(err)
 	}
 	m.Elapse(st.ResultTTL) // without the expiry of keys
-	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateExpired || rec.Response != nil {
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StateExpired || rec.Response != nil {
 		t.Errorf("Get(%v) = %v, %v, want expired", id, rec.State, err)
 	}
 	m.Elapse(st.KeyTTL - st.ResultTTL)
 	if !m.Exists(s.keys.record(id)) {
 		t.Fatal("the key has expired by itself")
 	}
-	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateNone {
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StateNone {
 		t.Errorf("Get(%v) = %v, %v, want none", id, rec.State, err)
 	}
 	req.Fence.Token++
@@ -43,18 +43,20 @@ func TestRecordsOwnTimesDecide(t *testing.T) {
 func TestOpenSetHoldsOpenRecordsOnly(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	for name, end := range map[string]func(id idem.KeyID, req idem.BeginRequest, a idem.Attempt) error{
-		"abort": func(id idem.KeyID, req idem.BeginRequest, _ idem.Attempt) error { return s.Abort(t.Context(), id, req) },
-		"completed": func(id idem.KeyID, _ idem.BeginRequest, a idem.Attempt) error {
+	for name, end := range map[string]func(id driver.KeyID, req driver.BeginRequest, a driver.Attempt) error{
+		"abort": func(id driver.KeyID, req driver.BeginRequest, _ driver.Attempt) error {
+			return s.Abort(t.Context(), id, req)
+		},
+		"completed": func(id driver.KeyID, _ driver.BeginRequest, a driver.Attempt) error {
 			_, err := s.Settle(t.Context(), id, completion(a, ""))
 			return err
 		},
-		"released": func(id idem.KeyID, _ idem.BeginRequest, a idem.Attempt) error {
-			_, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+		"released": func(id driver.KeyID, _ driver.BeginRequest, a driver.Attempt) error {
+			_, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 			return err
 		},
 	} {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		key := s.keys.open(redisserver.ShardOf(id))
 		a := mustBegin(t, s, id, req)
 		if got, _ := m.ZMembers(key); len(got) != 1 || got[0] != id.String() {
@@ -75,7 +77,7 @@ func TestOpenLooksBehindNonsense(t *testing.T) {
 	t.Parallel()
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, s, id, req)
 	add := func(from, to int) {
 		for i := from; i < to; i++ {
@@ -85,11 +87,11 @@ func TestOpenLooksBehindNonsense(t *testing.T) {
 		}
 	}
 	add(0, 100)
-	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1}); err != nil || len(page.Records) != 1 || page.Next != nil {
+	if page, err := s.ListOpen(t.Context(), driver.OpenQuery{Limit: 1}); err != nil || len(page.Records) != 1 || page.Next != nil {
 		t.Errorf("ListOpen() among 100 = %+v, %v, want %v", page, err, id)
 	}
 	add(100, mostMembers)
-	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1}); err == nil {
+	if page, err := s.ListOpen(t.Context(), driver.OpenQuery{Limit: 1}); err == nil {
 		t.Errorf("ListOpen() among %d = %+v, want an error", mostMembers, page)
 	}
 }
@@ -99,15 +101,15 @@ func TestReadsThatFailHalfway(t *testing.T) {
 	m := startMini(t)
 	client := connect(t, "redis://"+m.Addr())
 	s := open(t, client)
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	st := completion(mustBegin(t, s, id, req), string(make([]byte, 2*inlineLimit)))
-	st.State = idem.StateUnknown
+	st.State = driver.StateUnknown
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
 		t.Fatal(err)
 	}
 	for name, call := range map[string]func(ctx context.Context) error{
 		"Get":      func(ctx context.Context) error { _, err := s.Get(ctx, id); return err },
-		"ListOpen": func(ctx context.Context) error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
+		"ListOpen": func(ctx context.Context) error { _, err := s.ListOpen(ctx, driver.OpenQuery{}); return err },
 	} {
 		if err := call(t.Context()); err != nil { // the server knows the script now
 			t.Fatalf("%s() = %v, want <nil>", name, err)
@@ -115,8 +117,8 @@ func TestReadsThatFailHalfway(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		h := &before{at: 2, f: end}
 		client.AddHook(h)
-		if err := call(ctx); !errors.Is(err, idem.ErrUnavailable) || h.n.Load() != 2 {
-			t.Errorf("%s() that fails before round trip 2 of %d = %v, want %v", name, h.n.Load(), err, idem.ErrUnavailable)
+		if err := call(ctx); !errors.Is(err, driver.ErrUnavailable) || h.n.Load() != 2 {
+			t.Errorf("%s() that fails before round trip 2 of %d = %v, want %v", name, h.n.Load(), err, driver.ErrUnavailable)
 		}
 		end()
 	}
@@ -126,7 +128,7 @@ func TestReadsThatFailHalfway(t *testing.T) {
 func TestOpenLeavesOutWhatIsNotOpen(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, s, id, req)
 	gone := id
 	gone[31] ^= 1
@@ -135,7 +137,7 @@ func TestOpenLeavesOutWhatIsNotOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1})
+	page, err := s.ListOpen(t.Context(), driver.OpenQuery{Limit: 1})
 	rows := page.Records
 	if err != nil || len(rows) != 1 || rows[0].ID != id {
 		t.Errorf("Open() = %v, %v, want %v", rows, err, id)

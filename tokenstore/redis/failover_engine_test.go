@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
@@ -15,21 +17,21 @@ import (
 // sharedLocker stands for a lock of which the instances of these tests know.
 type sharedLocker struct{ *memorylock.Locker }
 
-func (sharedLocker) Visibility() idem.Visibility { return idem.VisibilityShared }
+func (sharedLocker) Visibility() driver.Visibility { return driver.VisibilityShared }
 
 // payment is a key of a payment, with the payments made under it.
 type payment struct {
-	id       idem.KeyID
+	id       driver.KeyID
 	op       idem.Operation
 	runs     atomic.Int64
 	repaired atomic.Int64
-	before   idem.Record // what the replica has of it
+	before   driver.Record // what the replica has of it
 }
 
 func newPayment(key idem.Key, policy idem.Policy) *payment {
 	policy.Name = "pay"
 	return &payment{id: idem.NewKeyID("m1", key), op: idem.Operation{Transport: idem.TransportHTTP, Scope: "m1", Key: key, Policy: &policy,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay") }}}
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay") }}}
 }
 
 func (p *payment) pay(context.Context) (idem.Response, error) {
@@ -52,8 +54,12 @@ func (p *payment) wantPaid(t *testing.T, what string, res idem.Result, err error
 // interrupt leaves an attempt whose holder died.
 func (p *payment) interrupt(t *testing.T, s *Store, locker sharedLocker) {
 	t.Helper()
-	req := idem.BeginRequest{Kind: p.op.Policy.Kind, Route: p.op.Policy.Name, Nonce: idem.NewNonce()}
-	lease, err := locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: p.id, Nonce: req.Nonce})
+	kind := driver.ClientKey
+	if p.op.Policy.IssuedTokens {
+		kind = driver.IssuedToken
+	}
+	req := driver.BeginRequest{Kind: kind, Route: p.op.Policy.Name, Nonce: driver.NewNonce()}
+	lease, err := locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: p.id, Nonce: req.Nonce})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,15 +81,15 @@ func TestFailoverUnderRunningHandlers(t *testing.T) {
 	servers := testserver.StartSentinel(t, 1)
 	store, locker := open(t, connect(t, sentinelAddr(servers))), sharedLocker{memorylock.New()}
 	notApplied := func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
-	token := newPayment("token", idem.Policy{Kind: idem.IssuedToken})
+	token := newPayment("token", idem.Policy{IssuedTokens: true})
 	released := newPayment("released", idem.Policy{})
 	pending := newPayment("pending", idem.Policy{InDoubt: idem.AskResolver(notApplied)})
 	all := []*payment{token, released, pending}
 	instance := func(s *Store) *idem.Engine {
 		e, err := idem.New(locker, s, idem.WithStoreTimeout(patient), idem.WithSettleTimeout(patient),
-			idem.WithObserver(func(_ context.Context, ev idem.Event) {
+			idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
 				for _, p := range all {
-					if ev.Type == idem.EventRepaired && ev.KeyID == p.id {
+					if ev.Type == telemetry.EventRepaired && ev.KeyID == p.id {
 						p.repaired.Add(1)
 					}
 				}
@@ -108,7 +114,7 @@ func TestFailoverUnderRunningHandlers(t *testing.T) {
 		t.Fatal(err)
 	}
 	pending.interrupt(t, store, locker)
-	for p, want := range map[*payment]idem.State{token: idem.StateIssued, released: idem.StateReleased, pending: idem.StatePending} {
+	for p, want := range map[*payment]driver.State{token: driver.StateIssued, released: driver.StateReleased, pending: driver.StatePending} {
 		var err error
 		if p.before, err = store.Get(t.Context(), p.id); err != nil || p.before.State != want {
 			t.Fatalf("Get(%q) = %v, %v, want %v", p.op.Key, p.before.State, err, want)

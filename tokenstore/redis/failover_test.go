@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -29,7 +29,7 @@ func reached(t *testing.T, call func() error) error {
 	t.Helper()
 	var last error
 	await(t, "the new primary", func() error {
-		if last = call(); errors.Is(last, idem.ErrUnavailable) {
+		if last = call(); errors.Is(last, driver.ErrUnavailable) {
 			return last
 		}
 		return nil
@@ -41,7 +41,7 @@ func reached(t *testing.T, call func() error) error {
 // connections leads to the new primary.
 func wantReachedAndWorking(t *testing.T, s *Store) {
 	t.Helper()
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	err := reached(t, func() error {
 		res, err := s.Begin(t.Context(), id, req)
 		if err == nil && !res.Begun {
@@ -63,13 +63,13 @@ func TestFailoverToAReplicaThatHasEverything(t *testing.T) {
 	w := new(register)
 	s := open(t, connect(t, sentinelAddr(servers)), WithWitness(w))
 	careful := open(t, connect(t, sentinelAddr(servers)), WithWitness(w), WithReplicas(1, patient))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, careful, id, req)
 
 	promote(t, servers)
 	err := reached(t, func() error {
 		rec, err := s.Get(t.Context(), id)
-		if err == nil && (rec.State != idem.StatePending || rec.Attempt.Nonce != req.Nonce) {
+		if err == nil && (rec.State != driver.StatePending || rec.Attempt.Nonce != req.Nonce) {
 			t.Errorf("Get(%v) of an acknowledged record = %v, want pending", id, rec.State)
 		}
 		return err
@@ -78,7 +78,7 @@ func TestFailoverToAReplicaThatHasEverything(t *testing.T) {
 		t.Errorf("Get(%v) = %v, want <nil>", id, err)
 	}
 	other := req
-	other.Nonce = idem.NewNonce()
+	other.Nonce = driver.NewNonce()
 	err = reached(t, func() error {
 		res, err := s.Begin(t.Context(), id, other)
 		if res.Begun {
@@ -129,16 +129,16 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 	if err := servers.Replica().CutOff(servers.Primary()); err != nil {
 		t.Fatal(err)
 	}
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, s, id, req) // its handler charges the card now
-	careID, careReq := newAttempt(idem.ClientKey)
+	careID, careReq := newAttempt(driver.ClientKey)
 	hasty := open(t, connect(t, sentinelAddr(servers)), WithWitness(w), WithReplicas(1, impatient))
 	wantRefused(t, hasty, careID, careReq) // its handler has not run
 
 	promote(t, servers)
 	err := reached(t, func() error {
 		rec, err := s.Get(t.Context(), id)
-		if err == nil && rec.State != idem.StateNone {
+		if err == nil && rec.State != driver.StateNone {
 			t.Errorf("Get(%v) of a record that was not replicated = %v, want none", id, rec.State)
 		}
 		return err
@@ -147,7 +147,7 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 		t.Errorf("Get(%v) = %v, want no loss told: the incarnation is the same", id, err)
 	}
 	again := req
-	again.Nonce = idem.NewNonce()
+	again.Nonce = driver.NewNonce()
 	again.Fence.Token++
 	if a := mustBegin(t, s, id, again); a.Number != 1 {
 		t.Errorf("Begin(%v) of a repeat = attempt %d, want the documented limit: 1, again", id, a.Number)
@@ -157,7 +157,7 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 	if err := servers.Replica().AwaitReplica(servers.Primary()); err != nil {
 		t.Fatal(err)
 	}
-	careReq.Nonce = idem.NewNonce()
+	careReq.Nonce = driver.NewNonce()
 	careReq.Fence.Token++
 	err = reached(t, func() error {
 		res, err := careful.Begin(t.Context(), careID, careReq)
@@ -196,13 +196,13 @@ func TestFailoverToAnEmptyReplicaIsALoss(t *testing.T) {
 			w := new(register)
 			s := open(t, connect(t, sentinelAddr(servers)), WithWitness(w))
 			alone := open(t, connect(t, sentinelAddr(servers))) // remembers the incarnations from its start
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			mustBegin(t, s, id, req)
 			empty(t, servers)
 			promote(t, servers)
 			for _, s := range []*Store{s, alone} {
-				if err := reached(t, func() error { _, err := s.Get(t.Context(), id); return err }); !errors.Is(err, idem.ErrStoreLost) {
-					t.Errorf("Get(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+				if err := reached(t, func() error { _, err := s.Get(t.Context(), id); return err }); !errors.Is(err, driver.ErrStoreLost) {
+					t.Errorf("Get(%v) = %v, want %v", id, err, driver.ErrStoreLost)
 				}
 				wantLost(t, s)
 			}

@@ -8,14 +8,14 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 )
 
 // Get returns the record of id, in one round trip, or in two if the response has a key of
-// its own. The error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord, idem.ErrStoreLost or
-// idem.ErrUnavailable.
-func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+// its own. The error wraps driver.ErrNewerRecord, driver.ErrCorruptRecord, driver.ErrStoreLost or
+// driver.ErrUnavailable.
+func (s *Store) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	r, err := s.compared(ctx, "get", id, func(expected string, now reading) (reply, error) { return s.fetch(ctx, id, expected, now) })
 	return r.record, err
 }
@@ -23,7 +23,7 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 // fetch reads a record, its response, what proves a loss, and the server's time. A missing
 // record counts as lost if the shard lacks the expected incarnation. It does not count as
 // missing, and a result not as expired, if the clock has jumped.
-func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string, now reading) (r reply, err error) {
+func (s *Store) fetch(ctx context.Context, id driver.KeyID, expected string, now reading) (r reply, err error) {
 	keys := s.keys.of(id)
 	found, server, err := s.readFromPrimary(ctx, &keys)
 	if err != nil {
@@ -34,9 +34,9 @@ func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string, now r
 		return r, fmt.Errorf("tokenstore/redis: get: %w", err)
 	}
 	switch {
-	case r.record.State == idem.StateNone && expected != "" && found[1] != expected: // a read-only store may expect no incarnation
+	case r.record.State == driver.StateNone && expected != "" && found[1] != expected: // a read-only store may expect no incarnation
 		r.verdict = verdictLost
-	case r.record.State == idem.StateNone || r.record.State == idem.StateExpired:
+	case r.record.State == driver.StateNone || r.record.State == driver.StateExpired:
 		if evidence, _ := found[2].(string); jumped(evidence, found[3] != nil, now, server) {
 			r.verdict, r.tripped = verdictJumped, tripped(evidence, found[3] != nil, server)
 		}
@@ -92,7 +92,7 @@ func (s *Store) readFromMovingSlot(ctx context.Context, keys *recordKeys, refuse
 	if _ = s.client.Process(ctx, now); now.Err() != nil {
 		return nil, at, fmt.Errorf("its time: %w", now.Err())
 	}
-	if r, err := decodeValues(record, found[4], now.Val()); err == nil && (r.State == idem.StateNone || r.State == idem.StateExpired) {
+	if r, err := decodeValues(record, found[4], now.Val()); err == nil && (r.State == driver.StateNone || r.State == driver.StateExpired) {
 		return nil, at, refused // the clock may have jumped, and its evidence is elsewhere
 	}
 	return found, now.Val(), nil
@@ -175,9 +175,9 @@ func (s *Store) time(ctx context.Context, keys ...any) *goredis.TimeCmd {
 
 // Issue makes a record in StateIssued. It returns an existing record unchanged. The error
 // wraps the same errors as that of [Store.Get], or is [ErrReadOnly].
-func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
+func (s *Store) Issue(ctx context.Context, id driver.KeyID, ttl time.Duration) (driver.Record, error) {
 	if err := s.mayWrite("issue"); err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
 	r, err := s.compared(ctx, "issue", id, func(expected string, _ reading) (reply, error) {
 		return s.run(ctx, "issue", id, issueScript, redisscript.Call{Keys: s.keys.of(id).list(), Args: []string{expected, millis(ttl)}})

@@ -8,7 +8,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -32,7 +32,7 @@ func TestCallsFailWhileTheServerRefusesTheHandshake(t *testing.T) {
 	}
 	do("config", "set", "requirepass", o.Password)
 	s := open(t, client)
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 		t.Fatalf("Begin() = %+v, %v", res, err)
 	}
@@ -42,13 +42,13 @@ func TestCallsFailWhileTheServerRefusesTheHandshake(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 20 { // they share pipelines
 		callers.Go(func() {
-			if rec, err := s.Get(t.Context(), id); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "WRONGPASS") {
+			if rec, err := s.Get(t.Context(), id); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "WRONGPASS") {
 				t.Errorf("Get() = %v, %v, want the server's refusal", rec, err)
 			}
 		})
 		callers.Go(func() {
-			id, req := newAttempt(idem.ClientKey)
-			if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "WRONGPASS") {
+			id, req := newAttempt(driver.ClientKey)
+			if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "WRONGPASS") {
 				t.Errorf("Begin() = %v, %v, want the server's refusal", res, err)
 			}
 		})

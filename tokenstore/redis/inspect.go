@@ -10,14 +10,14 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
-var _ idem.StoreInspector = (*Store)(nil)
+var _ driver.StoreInspector = (*Store)(nil)
 
 // Clock returns the time of Redis, which is that of the records. In a cluster it is the time of
-// one of the servers. The error wraps idem.ErrUnavailable.
+// one of the servers. The error wraps driver.ErrUnavailable.
 func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 	now, err := s.client.Time(ctx).Result()
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 
 // Replicas returns how many replicas are attached to the primary with the fewest, and how many
 // have to acknowledge each Begin ([WithReplicas]), 0 by default. The error wraps
-// idem.ErrUnavailable, or errors.ErrUnsupported if a server does not tell.
+// driver.ErrUnavailable, or errors.ErrUnsupported if a server does not tell.
 func (s *Store) Replicas(ctx context.Context) (attachedNow, wanted int, err error) {
 	if s.replicas != nil {
 		wanted = s.replicas.want
@@ -58,9 +58,9 @@ const scanned = 1000
 
 // EachKey calls f with the ID of every record, until f returns false. It asks Redis in small
 // steps, and Redis serves others between them. f is called by one goroutine at a time. The error
-// wraps idem.ErrUnavailable, or is that of ctx.
-func (s *Store) EachKey(ctx context.Context, f func(idem.KeyID) bool) error {
-	ids, stop := make(chan idem.KeyID), make(chan struct{})
+// wraps driver.ErrUnavailable, or is that of ctx.
+func (s *Store) EachKey(ctx context.Context, f func(driver.KeyID) bool) error {
+	ids, stop := make(chan driver.KeyID), make(chan struct{})
 	scan, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var failed error
@@ -95,13 +95,13 @@ func (s *Store) EachKey(ctx context.Context, f func(idem.KeyID) bool) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case failed != nil:
-		return fmt.Errorf("tokenstore/redis: keys: %w: %w", idem.ErrUnavailable, failed)
+		return fmt.Errorf("tokenstore/redis: keys: %w: %w", driver.ErrUnavailable, failed)
 	}
 	return nil
 }
 
 // idOf reads the key ID in the name of a record. It is false for any other key.
-func (l *layout) idOf(key string) (idem.KeyID, bool) {
+func (l *layout) idOf(key string) (driver.KeyID, bool) {
 	at := strings.LastIndexByte(key, ':') + 1
 	id, ok := parseID(key[at:])
 	return id, ok && key == l.record(id)

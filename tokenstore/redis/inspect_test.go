@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -15,13 +15,13 @@ import (
 func TestEachKeyNamesRecordsOnly(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	st := completion(mustBegin(t, s, id, req), string(make([]byte, 2*inlineLimit))) // its response has a key of its own
-	st.Decision = idem.Decision{By: "ada"}
+	st.Decision = driver.Decision{By: "ada"}
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
 		t.Fatal(err)
 	}
-	other, _ := newAttempt(idem.ClientKey)
+	other, _ := newAttempt(driver.ClientKey)
 	elsewhere := redisserver.Base("idem", (redisserver.ShardOf(other)+1)%Shards) + other.String()
 	if err := m.Set(elsewhere, "x"); err != nil {
 		t.Fatal(err)
@@ -29,8 +29,8 @@ func TestEachKeyNamesRecordsOnly(t *testing.T) {
 	if err := m.Set(redisserver.Base("idem", 0)+"nonsense", "x"); err != nil {
 		t.Fatal(err)
 	}
-	var got []idem.KeyID
-	if err := s.EachKey(t.Context(), func(id idem.KeyID) bool { got = append(got, id); return true }); err != nil || len(got) != 1 || got[0] != id {
+	var got []driver.KeyID
+	if err := s.EachKey(t.Context(), func(id driver.KeyID) bool { got = append(got, id); return true }); err != nil || len(got) != 1 || got[0] != id {
 		t.Errorf("EachKey() named %v, %v, want %v", got, err, id)
 	}
 }
@@ -40,7 +40,7 @@ func TestEachKeyEndsWithItsContext(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.EachKey(ctx, func(idem.KeyID) bool { return true }); !errors.Is(err, context.Canceled) || errors.Is(err, idem.ErrUnavailable) {
+	if err := s.EachKey(ctx, func(driver.KeyID) bool { return true }); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("EachKey() = %v, want %v", err, context.Canceled)
 	}
 }
@@ -48,7 +48,7 @@ func TestEachKeyEndsWithItsContext(t *testing.T) {
 // A server that does not tell of replicas is not one without any.
 func TestReplicasOfAServerThatDoesNotTell(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()), WithReplicas(2, time.Second))
-	if _, wanted, err := s.Replicas(t.Context()); wanted != 2 || !errors.Is(err, errors.ErrUnsupported) || errors.Is(err, idem.ErrUnavailable) {
+	if _, wanted, err := s.Replicas(t.Context()); wanted != 2 || !errors.Is(err, errors.ErrUnsupported) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Replicas() = %d wanted, %v, want 2 and %v", wanted, err, errors.ErrUnsupported)
 	}
 }

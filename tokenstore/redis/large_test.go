@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -30,16 +30,16 @@ func TestLargeSettlementsLeaveRoomForSmallCalls(t *testing.T) {
 		defer cancel()
 		return do(ctx)
 	}
-	settle := func(id idem.KeyID, a idem.Attempt, body string) error {
+	settle := func(id driver.KeyID, a driver.Attempt, body string) error {
 		return call(func(ctx context.Context) error { _, err := s.Settle(ctx, id, completion(a, body)); return err })
 	}
 	type begun struct {
-		id idem.KeyID
-		a  idem.Attempt
+		id driver.KeyID
+		a  driver.Attempt
 	}
 	var attempts []begun
 	for range large {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		attempts = append(attempts, begun{id, mustBegin(t, s, id, req)})
 	}
 	proxy.Limit(rate)
@@ -49,10 +49,10 @@ func TestLargeSettlementsLeaveRoomForSmallCalls(t *testing.T) {
 	for range 4 {
 		small.Go(func() {
 			for !over.Load() {
-				id, req := newAttempt(idem.ClientKey)
+				id, req := newAttempt(driver.ClientKey)
 				if err := call(func(ctx context.Context) error { _, err := s.Begin(ctx, id, req); return err }); err != nil {
 					t.Errorf("Begin() of a small payment = %v", err)
-				} else if err := settle(id, idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}, "ok"); err != nil {
+				} else if err := settle(id, driver.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}, "ok"); err != nil {
 					t.Errorf("Settle() of a small payment = %v", err)
 				}
 				time.Sleep(20 * time.Millisecond) // most of the link is for the large ones
@@ -79,20 +79,20 @@ func TestLargeSettlementsLeaveRoomForSmallCalls(t *testing.T) {
 func TestScriptsThatFindALargeResponse(t *testing.T) {
 	t.Parallel()
 	s := open(t, connect(t, testserver.StartRedis(t).URL()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	a, body := mustBegin(t, s, id, req), strings.Repeat("large", 10000)
 	if res, err := s.Settle(t.Context(), id, completion(a, body)); err != nil || !res.Settled {
 		t.Fatalf("Settle() = %v, %v, want settled", res.Settled, err)
 	}
 	later := req
 	later.Fence.Token++
-	later.Nonce = idem.NewNonce()
+	later.Nonce = driver.NewNonce()
 	begin, err := s.Begin(t.Context(), id, later)
 	if err != nil || begin.Begun {
 		t.Errorf("Begin() of a completed key = %v, %v", begin.Begun, err)
 	}
 	another := completion(a, "another")
-	another.ID = idem.NewNonce()
+	another.ID = driver.NewNonce()
 	settle, err := s.Settle(t.Context(), id, another)
 	if err != nil || settle.Settled {
 		t.Errorf("Settle() of a completed key = %v, %v", settle.Settled, err)
@@ -101,8 +101,8 @@ func TestScriptsThatFindALargeResponse(t *testing.T) {
 	if err != nil {
 		t.Errorf("Issue() of a completed key = %v", err)
 	}
-	for call, r := range map[string]idem.Record{"Begin": begin.Record, "Settle": settle.Record, "Issue": issue} {
-		if r.State != idem.StateCompleted || r.Response == nil || string(r.Response.Body) != body {
+	for call, r := range map[string]driver.Record{"Begin": begin.Record, "Settle": settle.Record, "Issue": issue} {
+		if r.State != driver.StateCompleted || r.Response == nil || string(r.Response.Body) != body {
 			t.Errorf("%s() found %v with the response %v, want the stored one", call, r.State, r.Response)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -36,16 +36,16 @@ func newLayout(prefix string) *layout {
 	return l
 }
 
-func (l *layout) record(id idem.KeyID) string  { return l.of(id).record }
-func (l *layout) body(id idem.KeyID) string    { return l.of(id).body }
-func (l *layout) open(shard int) string        { return l.shards[shard].open }
-func (l *layout) incarnation(shard int) string { return l.shards[shard].incarnation }
-func (l *layout) decisions(shard int) string   { return l.shards[shard].decisions }
-func (l *layout) clock(shard int) string       { return l.shards[shard].clock }
-func (l *layout) canary(shard int) string      { return l.shards[shard].canary }
-func (l *layout) retired() string              { return l.prefix + ":retired" }
-func (l *layout) fences() string               { return l.prefix + ":fences" }
-func (l *layout) sealed() string               { return l.prefix + ":sealed" }
+func (l *layout) record(id driver.KeyID) string { return l.of(id).record }
+func (l *layout) body(id driver.KeyID) string   { return l.of(id).body }
+func (l *layout) open(shard int) string         { return l.shards[shard].open }
+func (l *layout) incarnation(shard int) string  { return l.shards[shard].incarnation }
+func (l *layout) decisions(shard int) string    { return l.shards[shard].decisions }
+func (l *layout) clock(shard int) string        { return l.shards[shard].clock }
+func (l *layout) canary(shard int) string       { return l.shards[shard].canary }
+func (l *layout) retired() string               { return l.prefix + ":retired" }
+func (l *layout) fences() string                { return l.prefix + ":fences" }
+func (l *layout) sealed() string                { return l.prefix + ":sealed" }
 
 // recordKeys are the keys for the calls about one record. body is the key of the response, if
 // that is apart.
@@ -55,7 +55,7 @@ type recordKeys struct {
 }
 
 // of makes the names of record and body from one text.
-func (l *layout) of(id idem.KeyID) recordKeys {
+func (l *layout) of(id driver.KeyID) recordKeys {
 	shard := &l.shards[redisserver.ShardOf(id)]
 	text := append(make([]byte, 0, 128), shard.base...)
 	body := string(append(hex.AppendEncode(text, id[:]), bodySuffix...))
@@ -72,11 +72,11 @@ func (k recordKeys) list() []string {
 
 // member is the member of the open set for the record, which is the end of its key.
 func (k recordKeys) member() string {
-	return k.record[len(k.record)-hex.EncodedLen(len(idem.KeyID{})):]
+	return k.record[len(k.record)-hex.EncodedLen(len(driver.KeyID{})):]
 }
 
 // parseID reads a key ID in hexadecimal, as the open sets hold it.
-func parseID(s string) (id idem.KeyID, ok bool) {
+func parseID(s string) (id driver.KeyID, ok bool) {
 	if len(s) != hex.EncodedLen(len(id)) {
 		return id, false
 	}

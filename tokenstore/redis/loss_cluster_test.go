@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -34,12 +34,12 @@ func TestOnePrimaryOfAClusterLosesItsData(t *testing.T) {
 			w := new(register)
 			client := connect(t, clusterAddr(c))
 			s := open(t, client, WithPrefix(freshPrefix(t)), WithWitness(w))
-			var ids [Shards]idem.KeyID
-			var reqs [Shards]idem.BeginRequest
+			var ids [Shards]driver.KeyID
+			var reqs [Shards]driver.BeginRequest
 			var lost [Shards]bool
 			count := 0
 			for shard := range Shards {
-				ids[shard], reqs[shard] = newAttempt(idem.ClientKey)
+				ids[shard], reqs[shard] = newAttempt(driver.ClientKey)
 				ids[shard][0] = byte(shard)
 				mustBegin(t, s, ids[shard], reqs[shard])
 				node, err := c.NodeFor(s.keys.incarnation(shard))
@@ -55,27 +55,27 @@ func TestOnePrimaryOfAClusterLosesItsData(t *testing.T) {
 			}
 			lose()
 			await(t, "the cluster", func() error {
-				if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrStoreLost) {
+				if err := s.Ping(t.Context()); !errors.Is(err, driver.ErrStoreLost) {
 					return errors.Join(errors.New("Ping() tells of no loss"), err)
 				}
 				return nil
 			})
 			for shard := range Shards {
-				fresh, req := newAttempt(idem.ClientKey)
+				fresh, req := newAttempt(driver.ClientKey)
 				fresh[0] = byte(shard)
 				_, errFresh := s.Get(t.Context(), fresh)
 				rec, errGet := s.Get(t.Context(), ids[shard])
 				res, errBegin := s.Begin(t.Context(), fresh, req)
 				if !lost[shard] {
-					if errFresh != nil || errGet != nil || rec.State != idem.StatePending || errBegin != nil || !res.Begun {
+					if errFresh != nil || errGet != nil || rec.State != driver.StatePending || errBegin != nil || !res.Begun {
 						t.Errorf("shard %d, which lost nothing: Get of nothing %v, of a record %v, %v, Begin %v, %v",
 							shard, errFresh, rec.State, errGet, res.Begun, errBegin)
 					}
 					continue
 				}
 				for call, err := range map[string]error{"Get of nothing": errFresh, "Get of a lost record": errGet, "Begin": errBegin} {
-					if !errors.Is(err, idem.ErrStoreLost) {
-						t.Errorf("shard %d, which lost its records: %s = %v, want %v", shard, call, err, idem.ErrStoreLost)
+					if !errors.Is(err, driver.ErrStoreLost) {
+						t.Errorf("shard %d, which lost its records: %s = %v, want %v", shard, call, err, driver.ErrStoreLost)
 					}
 				}
 			}
@@ -94,7 +94,7 @@ func TestFailoverOfAClusterPrimary(t *testing.T) {
 			c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
 			master, replica := c.Nodes()[0], c.Replicas()[0]
 			s := open(t, connect(t, clusterAddr(c)), WithWitness(new(register)))
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			for shard := range Shards {
 				id[0] = byte(shard)
 				if node, err := c.NodeFor(s.keys.record(id)); err != nil {
@@ -119,12 +119,12 @@ func TestFailoverOfAClusterPrimary(t *testing.T) {
 			if err := replica.TakeOver(); err != nil {
 				t.Fatal(err)
 			}
-			var rec idem.Record
+			var rec driver.Record
 			err := reached(t, func() (err error) { rec, err = s.Get(t.Context(), id); return err })
-			if wipe && !errors.Is(err, idem.ErrStoreLost) {
-				t.Errorf("Get(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+			if wipe && !errors.Is(err, driver.ErrStoreLost) {
+				t.Errorf("Get(%v) = %v, want %v", id, err, driver.ErrStoreLost)
 			}
-			if !wipe && (err != nil || rec.State != idem.StatePending) {
+			if !wipe && (err != nil || rec.State != driver.StatePending) {
 				t.Errorf("Get(%v) = %v, %v, want pending", id, rec.State, err)
 			}
 		})
@@ -149,17 +149,17 @@ func TestNothingBeginsAfterAFlushUnderLoad(t *testing.T) {
 	for _, s := range append(stores, stores...) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				id, req := newAttempt(idem.ClientKey)
+				id, req := newAttempt(driver.ClientKey)
 				late := flushed.Load()
 				res, err := s.Begin(t.Context(), id, req)
 				switch {
-				case late && (res.Begun || !errors.Is(err, idem.ErrStoreLost)):
-					t.Errorf("Begin(%v) after the flush = %v, %v, want %v", id, res.Begun, err, idem.ErrStoreLost)
+				case late && (res.Begun || !errors.Is(err, driver.ErrStoreLost)):
+					t.Errorf("Begin(%v) after the flush = %v, %v, want %v", id, res.Begun, err, driver.ErrStoreLost)
 				case late:
 					refused.Add(1)
 				case err == nil:
 					before.Add(1)
-				case !errors.Is(err, idem.ErrStoreLost):
+				case !errors.Is(err, driver.ErrStoreLost):
 					t.Errorf("Begin(%v) = %v", id, err)
 				}
 			}

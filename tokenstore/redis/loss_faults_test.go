@@ -8,7 +8,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // A process dies before any command of its first start. It says so, and the next process
@@ -34,8 +34,8 @@ func TestFirstStartThatDiesIsGoneOnWith(t *testing.T) {
 					}
 					return
 				}
-				if !errors.Is(err, idem.ErrUnavailable) {
-					t.Errorf("New() that dies before command %d = %v, want %v", at, err, idem.ErrUnavailable)
+				if !errors.Is(err, driver.ErrUnavailable) {
+					t.Errorf("New() that dies before command %d = %v, want %v", at, err, driver.ErrUnavailable)
 				}
 				wantWorking(t, open(t, connect(t, "redis://"+m.Addr()), opts...))
 			}
@@ -61,8 +61,8 @@ func TestAcceptLossThatFailsIsRepeated(t *testing.T) {
 			}
 			return
 		}
-		if !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("AcceptLoss() that fails before command %d = %v, want %v", at, err, idem.ErrUnavailable)
+		if !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("AcceptLoss() that fails before command %d = %v, want %v", at, err, driver.ErrUnavailable)
 		}
 		if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
 			t.Errorf("AcceptLoss() again = %d, %v, want %d", n, err, Shards)
@@ -77,15 +77,15 @@ func TestWitnessThatCannotBeWritten(t *testing.T) {
 	m, full := startMini(t), errors.New("witness is full")
 	w := &register{full: full}
 	client := connect(t, "redis://"+m.Addr())
-	if _, err := New(t.Context(), client, quiet(), WithWitness(w)); !errors.Is(err, full) || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("New() = %v, want %v and %v", err, full, idem.ErrUnavailable)
+	if _, err := New(t.Context(), client, quiet(), WithWitness(w)); !errors.Is(err, full) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("New() = %v, want %v and %v", err, full, driver.ErrUnavailable)
 	}
 	w.full = nil
 	s := open(t, client, WithWitness(w))
 	m.FlushAll()
 	w.full = full
-	if _, err := s.AcceptLoss(t.Context()); !errors.Is(err, full) || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("AcceptLoss() = %v, want %v and %v", err, full, idem.ErrUnavailable)
+	if _, err := s.AcceptLoss(t.Context()); !errors.Is(err, full) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("AcceptLoss() = %v, want %v and %v", err, full, driver.ErrUnavailable)
 	}
 	wantLost(t, s)
 }

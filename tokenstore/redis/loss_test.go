@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -56,25 +56,25 @@ func (r *register) Save(_ context.Context, data []byte, version int64) error {
 // wantLost requires that the store refuses new keys.
 func wantLost(t *testing.T, s *Store) {
 	t.Helper()
-	id, req := newAttempt(idem.ClientKey)
-	if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrStoreLost) || res.Begun {
-		t.Errorf("Begin(%v) = %v, %v, want %v", id, res.Begun, err, idem.ErrStoreLost)
+	id, req := newAttempt(driver.ClientKey)
+	if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrStoreLost) || res.Begun {
+		t.Errorf("Begin(%v) = %v, %v, want %v", id, res.Begun, err, driver.ErrStoreLost)
 	}
-	if _, err := s.Issue(t.Context(), id, time.Hour); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Issue(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+	if _, err := s.Issue(t.Context(), id, time.Hour); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Issue(%v) = %v, want %v", id, err, driver.ErrStoreLost)
 	}
-	if _, err := s.Get(t.Context(), id); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Get(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+	if _, err := s.Get(t.Context(), id); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Get(%v) = %v, want %v", id, err, driver.ErrStoreLost)
 	}
-	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Ping() = %v, want %v", err, idem.ErrStoreLost)
+	if err := s.Ping(t.Context()); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Ping() = %v, want %v", err, driver.ErrStoreLost)
 	}
 }
 
 // wantWorking requires that the store takes fresh keys.
 func wantWorking(t *testing.T, s *Store) {
 	t.Helper()
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 		t.Errorf("Begin(%v) = %v, %v, want begun", id, res.Begun, err)
 	}
@@ -118,7 +118,7 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 			w := new(register)
 			s := open(t, connect(t, addr), WithWitness(w), withRecheck(0))
 			other := open(t, connect(t, addr), WithWitness(w), withRecheck(0))
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			a := mustBegin(t, s, id, req)
 			flush()
 			wantLost(t, s)
@@ -127,11 +127,11 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 
 			// A holder may store its outcome after the loss.
 			st := completion(a, "paid")
-			st.Repair, st.LeaseTrusted = &idem.Repair{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
+			st.Repair, st.LeaseTrusted = &driver.Repair{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
 			if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
 				t.Errorf("Settle(%v) with Restore = %v, %v, want settled", id, res.Settled, err)
 			}
-			if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateCompleted {
+			if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StateCompleted {
 				t.Errorf("Get(%v) of what is there = %v, %v, want completed", id, rec.State, err)
 			}
 
@@ -163,24 +163,24 @@ func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
 	}
 	late := open(t, connect(t, "redis://"+m.Addr()), WithWitness(before))
 	wantLost(t, late)
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, s, id, req)
 	id[len(id)-1]++ // in the same shard
-	if _, err := late.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Begin(%v) = %v in a shard that is in use again, want %v", id, err, idem.ErrStoreLost)
+	if _, err := late.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Begin(%v) = %v in a shard that is in use again, want %v", id, err, driver.ErrStoreLost)
 	}
 }
 
 func TestOneLostShardIsRefusedAlone(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(new(register)))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	m.Del(s.keys.incarnation(redisserver.ShardOf(id)))
-	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Begin(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Begin(%v) = %v, want %v", id, err, driver.ErrStoreLost)
 	}
-	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Ping() = %v, want %v", err, idem.ErrStoreLost)
+	if err := s.Ping(t.Context()); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Ping() = %v, want %v", err, driver.ErrStoreLost)
 	}
 	id[0]++
 	mustBegin(t, s, id, req)
@@ -278,7 +278,7 @@ func TestRedisIsAdoptedByANewWitness(t *testing.T) {
 	before := open(t, connect(t, "redis://"+m.Addr()))
 	w := new(register)
 	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
-	id, _ := newAttempt(idem.ClientKey)
+	id, _ := newAttempt(driver.ClientKey)
 	has, err := m.Get(s.keys.incarnation(redisserver.ShardOf(id)))
 	if err != nil || !strings.Contains(string(w.data), has) {
 		t.Errorf("the witness has %q, %v, want the incarnation %q in it", w.data, err, has)
@@ -316,8 +316,8 @@ func TestFirstStartThatIsInterruptedIsGoneOnWith(t *testing.T) {
 	m := startMini(t)
 	w := &register{fail: errors.New("witness is away")}
 	client := connect(t, "redis://"+m.Addr())
-	if _, err := New(t.Context(), client, quiet(), WithWitness(w)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("New() without its witness = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := New(t.Context(), client, quiet(), WithWitness(w)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("New() without its witness = %v, want %v", err, driver.ErrUnavailable)
 	}
 	w.fail = nil
 	wantWorking(t, open(t, client, WithWitness(w)))

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -15,7 +15,7 @@ import (
 // says it uses for the record and for the body's own key.
 func memoryOf(tb testing.TB, s *Store, size int) (record, body int64) {
 	tb.Helper()
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	req.Fence.Domain = "f47ac10b-58cc-4372-a567-0e02b2c3d479" // as an ensemble is named
 	a := mustBegin(tb, s, id, req)
 	if res, err := s.Settle(tb.Context(), id, completion(a, strings.Repeat("x", size))); err != nil || !res.Settled {
@@ -48,7 +48,7 @@ func TestMemoryPerRecord(t *testing.T) {
 func TestLargeResponseIsFreedWithItsResult(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	a := mustBegin(t, s, id, req)
 	st := completion(a, strings.Repeat("x", 5000))
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
@@ -61,7 +61,7 @@ func TestLargeResponseIsFreedWithItsResult(t *testing.T) {
 	if m.Exists(s.keys.body(id)) {
 		t.Error("the response is still there when the result has expired")
 	}
-	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateExpired {
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StateExpired {
 		t.Errorf("Get(%v) = %v, %v, want expired", id, rec.State, err)
 	}
 	m.Advance(st.KeyTTL)
@@ -75,17 +75,17 @@ func TestLargeResponseIsFreedWithItsResult(t *testing.T) {
 func TestLargeResponseOfAnUnknownAttempt(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	a := mustBegin(t, s, id, req)
 	st := completion(a, strings.Repeat("x", 5000))
-	st.State = idem.StateUnknown
+	st.State = driver.StateUnknown
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
 		t.Fatal(err)
 	}
 	if ttl := m.TTL(s.keys.body(id)); ttl != 0 {
 		t.Errorf("the response of an unknown attempt goes in %v, want never", ttl)
 	}
-	st.ID, st.State = idem.NewNonce(), idem.StateReleased
+	st.ID, st.State = driver.NewNonce(), driver.StateReleased
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
 		t.Fatal(err)
 	}
@@ -102,26 +102,26 @@ func TestLargeResponseOfAnUnknownAttempt(t *testing.T) {
 func TestLargeResponseGoesWithItsAttempt(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	for name, start := range map[string]func(id idem.KeyID, req idem.BeginRequest) error{
-		"begin": func(id idem.KeyID, req idem.BeginRequest) error {
+	for name, start := range map[string]func(id driver.KeyID, req driver.BeginRequest) error{
+		"begin": func(id driver.KeyID, req driver.BeginRequest) error {
 			res, err := s.Begin(t.Context(), id, req)
 			if err == nil && !res.Begun {
 				t.Errorf("Begin() found %v, want a new attempt", res.Record.State)
 			}
 			return err
 		},
-		"abort of a begin that has not arrived": func(id idem.KeyID, req idem.BeginRequest) error { return s.Abort(t.Context(), id, req) },
+		"abort of a begin that has not arrived": func(id driver.KeyID, req driver.BeginRequest) error { return s.Abort(t.Context(), id, req) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			a := mustBegin(t, s, id, req)
 			st := completion(a, strings.Repeat("x", 5000))
-			st.State = idem.StateUnknown
+			st.State = driver.StateUnknown
 			if _, err := s.Settle(t.Context(), id, st); err != nil || !m.Exists(s.keys.body(id)) {
 				t.Fatalf("Settle() = %v, want a response apart", err)
 			}
 			req.Fence.Token++
-			req.Nonce, req.RunAgainFrom = idem.NewNonce(), &a
+			req.Nonce, req.RunAgainFrom = driver.NewNonce(), &a
 			if err := start(id, req); err != nil {
 				t.Fatal(err)
 			}
@@ -143,15 +143,15 @@ func BenchmarkMemory(b *testing.B) {
 
 func BenchmarkStore(b *testing.B) {
 	client := connect(b, testserver.SharedRedis(b))
-	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
 	}})
 }
 
 func BenchmarkDecodeRecord(b *testing.B) {
-	packed, _ := (&idem.Response{Status: 201, Body: []byte(strings.Repeat("x", 180)),
+	packed, _ := (&driver.Response{Status: 201, Body: []byte(strings.Repeat("x", 180)),
 		Header: map[string][]string{"Content-Type": {"application/json"}}}).AppendBinary(nil)
-	data := sampleRecord(b, idem.StateCompleted, placeInline, string(packed))
+	data := sampleRecord(b, driver.StateCompleted, placeInline, string(packed))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := decodeRecord(data, "", time.Unix(0, 0)); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -44,7 +45,7 @@ func TestStoresAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	inMemory := memorystore.New(memorystore.WithClock(clock))
-	stores := []idem.Store{inMemory, inRedis}
+	stores := []driver.Store{inMemory, inRedis}
 
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -76,7 +77,7 @@ func TestStoresAgree(t *testing.T) {
 			if got[0] != got[1] {
 				t.Fatalf("seed %d:\n%s\n%s = %s in memory, and in Redis\n%s", seed, strings.Join(trace, "\n"), name, got[0], got[1])
 			}
-			if rec, _ := inMemory.Get(t.Context(), g.id); rec.State != idem.StateNone {
+			if rec, _ := inMemory.Get(t.Context(), g.id); rec.State != driver.StateNone {
 				g.attempts = append(g.attempts, rec.Attempt)
 			}
 		}
@@ -86,48 +87,48 @@ func TestStoresAgree(t *testing.T) {
 // generator makes random calls on one key, often ones it has made before.
 type generator struct {
 	rng      *rand.Rand
-	id       idem.KeyID
-	requests []idem.BeginRequest
-	attempts []idem.Attempt
-	settled  []idem.Settlement
+	id       driver.KeyID
+	requests []driver.BeginRequest
+	attempts []driver.Attempt
+	settled  []driver.Settlement
 }
 
-func (g *generator) next() (string, func(idem.Store) string) {
+func (g *generator) next() (string, func(driver.Store) string) {
 	ctx := context.Background
 	switch g.rng.IntN(9) {
 	case 0:
-		return "Issue", func(s idem.Store) string {
+		return "Issue", func(s driver.Store) string {
 			rec, err := s.Issue(ctx(), g.id, time.Hour)
 			return fmt.Sprint(rec.State, err)
 		}
 	case 1, 2, 3:
 		req := g.request()
-		return fmt.Sprintf("Begin %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.RunAgainFrom != nil), func(s idem.Store) string {
+		return fmt.Sprintf("Begin %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.RunAgainFrom != nil), func(s driver.Store) string {
 			res, err := s.Begin(ctx(), g.id, req)
-			return fmt.Sprint(res.Begun, res.Replaced, res.Record.State, res.Record.Attempt.Number, errors.Is(err, idem.ErrStaleFence))
+			return fmt.Sprint(res.Begun, res.Replaced, res.Record.State, res.Record.Attempt.Number, errors.Is(err, driver.ErrStaleFence))
 		}
 	case 4:
 		req := g.request()
-		return fmt.Sprintf("Abort %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.RunAgainFrom != nil), func(s idem.Store) string {
+		return fmt.Sprintf("Abort %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.RunAgainFrom != nil), func(s driver.Store) string {
 			return fmt.Sprint(s.Abort(ctx(), g.id, req))
 		}
 	default:
 		st := g.settlement()
-		return fmt.Sprintf("Settle %d %v to %v, restore %v", st.Attempt.Number, st.Attempt.Fence, st.State, st.Repair != nil), func(s idem.Store) string {
+		return fmt.Sprintf("Settle %d %v to %v, restore %v", st.Attempt.Number, st.Attempt.Fence, st.State, st.Repair != nil), func(s driver.Store) string {
 			res, err := s.Settle(ctx(), g.id, st)
 			return fmt.Sprint(res.Settled, res.Repaired, res.Record.State, res.Record.Attempt.Number, err)
 		}
 	}
 }
 
-func (g *generator) request() idem.BeginRequest {
+func (g *generator) request() driver.BeginRequest {
 	if len(g.requests) > 0 && g.rng.IntN(2) == 0 {
 		return g.requests[g.rng.IntN(len(g.requests))]
 	}
-	req := idem.BeginRequest{
-		Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "route", Nonce: idem.NewNonce(), ResultTTL: g.ttl(), KeyTTL: g.ttl(),
-		Fence:       idem.Fence{Domain: []string{"a", "a", "a", "bb"}[g.rng.IntN(4)], Token: 1<<63 + uint64(len(g.requests)) + uint64(g.rng.IntN(3))},
-		Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{byte(g.rng.IntN(2))}},
+	req := driver.BeginRequest{
+		Kind: driver.KeyKind(g.rng.IntN(5) / 4), Route: "route", Nonce: driver.NewNonce(), ResultTTL: g.ttl(), KeyTTL: g.ttl(),
+		Fence:       driver.Fence{Domain: []string{"a", "a", "a", "bb"}[g.rng.IntN(4)], Token: 1<<63 + uint64(len(g.requests)) + uint64(g.rng.IntN(3))},
+		Fingerprint: driver.Fingerprint{Version: 1, Sum: [32]byte{byte(g.rng.IntN(2))}},
 	}
 	if n := len(g.attempts); n > 0 && g.rng.IntN(3) == 0 {
 		from := g.attempts[n-1]
@@ -140,40 +141,40 @@ func (g *generator) request() idem.BeginRequest {
 // ttl is a time to live of a route. Calls of one key come from routes with shorter and with longer ones.
 func (g *generator) ttl() time.Duration { return time.Duration(1+g.rng.IntN(4)) * time.Hour }
 
-func (g *generator) settlement() idem.Settlement {
+func (g *generator) settlement() driver.Settlement {
 	if len(g.settled) > 0 && g.rng.IntN(3) == 0 {
 		return g.settled[g.rng.IntN(len(g.settled))]
 	}
-	st := idem.Settlement{
-		ID: idem.NewNonce(), State: []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateUnknown, idem.StateReleased}[g.rng.IntN(4)],
-		Response:  &idem.Response{Status: 200 + len(g.settled), Body: make([]byte, g.rng.IntN(2)*2000)},
+	st := driver.Settlement{
+		ID: driver.NewNonce(), State: []driver.State{driver.StateCompleted, driver.StateReleased, driver.StateUnknown, driver.StateReleased}[g.rng.IntN(4)],
+		Response:  &driver.Response{Status: 200 + len(g.settled), Body: make([]byte, g.rng.IntN(2)*2000)},
 		ResultTTL: g.ttl(), KeyTTL: g.ttl(),
 	}
 	if n := len(g.attempts); n > 0 {
 		st.Attempt = g.attempts[n-1-g.rng.IntN(min(n, 2))]
 	} else {
-		st.Attempt = idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "a", Token: 1 << 63}}
+		st.Attempt = driver.Attempt{Number: 1, Fence: driver.Fence{Domain: "a", Token: 1 << 63}}
 	}
 	if g.rng.IntN(3) == 0 {
-		st.Decision = idem.Decision{By: "operator", Reason: "because"}
+		st.Decision = driver.Decision{By: "operator", Reason: "because"}
 	}
 	if g.rng.IntN(3) == 0 {
-		st.Repair = &idem.Repair{Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "restored", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+		st.Repair = &driver.Repair{Kind: driver.KeyKind(g.rng.IntN(5) / 4), Route: "restored", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 		st.Repair.ResultTTL, st.Repair.KeyTTL = g.ttl(), g.ttl()
 		st.LeaseTrusted = g.rng.IntN(3) > 0
 		if n := len(g.attempts); n > 0 && g.rng.IntN(2) == 0 {
-			st.Repair.Replaced = idem.Replaced{State: []idem.State{idem.StateReleased, idem.StatePending, idem.StateUnknown}[g.rng.IntN(3)], Attempt: g.attempts[n-1]}
+			st.Repair.Replaced = driver.Replaced{State: []driver.State{driver.StateReleased, driver.StatePending, driver.StateUnknown}[g.rng.IntN(3)], Attempt: g.attempts[n-1]}
 		}
 		if g.rng.IntN(2) == 0 { // by a holder of whose Begin the store does not know
 			req := g.request()
-			st.Attempt = idem.Attempt{Number: 1 + uint32(g.rng.IntN(3)), Fence: req.Fence, Nonce: req.Nonce}
+			st.Attempt = driver.Attempt{Number: 1 + uint32(g.rng.IntN(3)), Fence: req.Fence, Nonce: req.Nonce}
 		}
 	}
 	g.settled = append(g.settled, st)
 	return st
 }
 
-func describe(r idem.Record, start time.Time) string {
+func describe(r driver.Record, start time.Time) string {
 	body := "none"
 	if r.Response != nil {
 		body = fmt.Sprint(r.Response.Status, len(r.Response.Body))

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -18,12 +18,12 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, testserver.OnRedisMachine(testserver.NewMachine(t)))
 	s := open(t, connect(t, clusterAddr(c)))
-	inShard := func() (idem.KeyID, idem.BeginRequest) {
-		id, req := newAttempt(idem.ClientKey)
+	inShard := func() (driver.KeyID, driver.BeginRequest) {
+		id, req := newAttempt(driver.ClientKey)
 		id[0] = 7
 		return id, req
 	}
-	want := make(map[idem.KeyID]string)
+	want := make(map[driver.KeyID]string)
 	for i := range 12 { // the move takes two steps
 		id, req := inShard()
 		want[id] = strings.Repeat("x", 10+i%2*3000) // inline, and apart
@@ -38,32 +38,32 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 		return c.MoveSlot(s.keys.record(running), 0, func() {
 			steps++
 			for id, body := range want {
-				if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateCompleted || rec.Response == nil || string(rec.Response.Body) != body {
+				if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StateCompleted || rec.Response == nil || string(rec.Response.Body) != body {
 					t.Errorf("Get() = %v, %v in step %d, want the outcome", rec.State, err, steps)
 				}
 			}
-			if rec, err := s.Get(t.Context(), running); err != nil || rec.State != idem.StatePending {
+			if rec, err := s.Get(t.Context(), running); err != nil || rec.State != driver.StatePending {
 				t.Errorf("Get() of a running attempt = %v, %v in step %d", rec.State, err, steps)
 			}
 			fresh, req := inShard()
-			if rec, err := s.Get(t.Context(), fresh); err != nil && !errors.Is(err, idem.ErrNoWrites) || err == nil && rec.State != idem.StateNone {
+			if rec, err := s.Get(t.Context(), fresh); err != nil && !errors.Is(err, driver.ErrNoWrites) || err == nil && rec.State != driver.StateNone {
 				t.Errorf("Get() of no record = %v, %v in step %d", rec.State, err, steps)
 			}
 			if _, err := s.Begin(t.Context(), fresh, req); err != nil {
 				refused++
-				if !errors.Is(err, idem.ErrNoWrites) {
-					t.Errorf("Begin() = %v in step %d, want %v", err, steps, idem.ErrNoWrites)
+				if !errors.Is(err, driver.ErrNoWrites) {
+					t.Errorf("Begin() = %v in step %d, want %v", err, steps, driver.ErrNoWrites)
 				}
 			}
-			if err := s.Ping(t.Context()); err != nil && !errors.Is(err, idem.ErrNoWrites) {
-				t.Errorf("Ping() = %v in step %d, want %v", err, steps, idem.ErrNoWrites)
+			if err := s.Ping(t.Context()); err != nil && !errors.Is(err, driver.ErrNoWrites) {
+				t.Errorf("Ping() = %v in step %d, want %v", err, steps, driver.ErrNoWrites)
 			}
-			page, err := s.ListOpen(t.Context(), idem.OpenQuery{})
+			page, err := s.ListOpen(t.Context(), driver.OpenQuery{})
 			if err == nil && len(page.Records) == 0 {
 				t.Errorf("ListOpen() lacks the running attempt in step %d, and has no error", steps)
 			}
-			stranger := completion(idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}, "late")
-			if res, err := s.Settle(t.Context(), running, stranger); err == nil && res.Settled || err != nil && !errors.Is(err, idem.ErrUnavailable) {
+			stranger := completion(driver.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}, "late")
+			if res, err := s.Settle(t.Context(), running, stranger); err == nil && res.Settled || err != nil && !errors.Is(err, driver.ErrUnavailable) {
 				t.Errorf("Settle() of another attempt = %v, %v in step %d", res.Settled, err, steps)
 			}
 		})
@@ -88,7 +88,7 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 func wantLossOfOneServer(t *testing.T, c *testserver.RedisCluster, s *Store) {
 	t.Helper()
 	begin := func(shard int) error {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		id[0] = byte(shard)
 		_, err := s.Begin(t.Context(), id, req)
 		return err
@@ -103,8 +103,8 @@ func wantLossOfOneServer(t *testing.T, c *testserver.RedisCluster, s *Store) {
 	node := owner(7)
 	node.StepClock(3 * time.Minute) // too short to leave a trace in shards that no call uses meanwhile
 	await(t, "the notice of the jump", func() error {
-		if err := begin(7); !errors.Is(err, idem.ErrStoreLost) {
-			return fmt.Errorf("Begin() = %w, want %w", err, idem.ErrStoreLost)
+		if err := begin(7); !errors.Is(err, driver.ErrStoreLost) {
+			return fmt.Errorf("Begin() = %w, want %w", err, driver.ErrStoreLost)
 		}
 		return nil
 	})
@@ -127,7 +127,7 @@ func wantLossOfOneServer(t *testing.T, c *testserver.RedisCluster, s *Store) {
 			lost++
 		}
 		await(t, "an answer of the shard", func() error { // the others may have taken the server for dead
-			if err := begin(shard); errors.Is(err, idem.ErrStoreLost) != its || !its && err != nil {
+			if err := begin(shard); errors.Is(err, driver.ErrStoreLost) != its || !its && err != nil {
 				return fmt.Errorf("Begin() in shard %d = %w, want a loss: %v", shard, err, its)
 			}
 			return nil

@@ -11,7 +11,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 )
 
@@ -29,10 +29,10 @@ const (
 // It merges the open sets of all shards. It is not one snapshot. A record that begins or
 // settles during the call may be missing, and all others are there. A page can be short
 // or empty although there are more records. If some servers of a cluster do not answer, the
-// page has the records of the others, and there is an error too. The error wraps idem.ErrUnavailable.
-func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
+// page has the records of the others, and there is an error too. The error wraps driver.ErrUnavailable.
+func (s *Store) ListOpen(ctx context.Context, q driver.OpenQuery) (page driver.OpenPage, err error) {
 	limit := cmp.Or(max(q.Limit, 0), defaultOpenLimit)
-	var places []idem.OpenCursor
+	var places []driver.OpenCursor
 	more := true
 	for size := limit/Shards*2 + 16; more && len(places) == 0; size *= 2 {
 		if size > max(mostMembers, limit) {
@@ -60,11 +60,11 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 	rows, failed := s.openRecords(ctx, wanted, q.WithoutResponses)
 	err = cmp.Or(err, failed)
 	for i, row := range rows {
-		if row.ID == (idem.KeyID{}) { // its server does not answer
+		if row.ID == (driver.KeyID{}) { // its server does not answer
 			continue
 		}
 		// A record that cannot be read may be in any state.
-		if row.Err != nil || row.Record.State.Open() && (q.State == idem.StateNone || q.State == row.Record.State) {
+		if row.Err != nil || row.Record.State.Open() && (q.State == driver.StateNone || q.State == row.Record.State) {
 			page.Records = append(page.Records, row)
 		}
 		if len(page.Records) == limit && i < len(rows)-1 {
@@ -81,7 +81,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 // openPlaces returns the places of the open records after q.After, in order. It asks each
 // shard for size members of its open set, in one round trip per server, and leaves out
 // members without the form of a key ID. There may be more places after them.
-func (s *Store) openPlaces(ctx context.Context, q idem.OpenQuery, size int) (places []idem.OpenCursor, more bool, err error) {
+func (s *Store) openPlaces(ctx context.Context, q driver.OpenQuery, size int) (places []driver.OpenCursor, more bool, err error) {
 	score, member := int64(0), ""
 	if q.After != nil {
 		score, member = q.After.Started.UnixMilli(), q.After.ID.String()
@@ -93,18 +93,18 @@ func (s *Store) openPlaces(ctx context.Context, q idem.OpenQuery, size int) (pla
 	for shard := range calls {
 		calls[shard] = redisscript.Call{Keys: []string{s.keys.open(shard)}, Args: []string{millis(q.OlderThan), strconv.FormatInt(score, 10), member, strconv.Itoa(size)}}
 	}
-	var ends []idem.OpenCursor // full sets say nothing about the members after their last one
+	var ends []driver.OpenCursor // full sets say nothing about the members after their last one
 	for _, cmd := range redisscript.Pipelined(ctx, s.client, openScript, calls, nil) {
 		got, failed := cmd.StringSlice()
 		if failed != nil { // other shards may be at other servers
 			err = cmp.Or(err, s.failed(ctx, "open", failed))
 			continue
 		}
-		var last idem.OpenCursor
+		var last driver.OpenCursor
 		for i := 0; i+1 < len(got); i += 2 {
 			ms, _ := strconv.ParseFloat(got[i+1], 64) // Redis sends numbers
 			if id, ok := parseID(got[i]); ok {
-				last = idem.OpenCursor{Started: time.UnixMilli(int64(ms)).UTC(), ID: id}
+				last = driver.OpenCursor{Started: time.UnixMilli(int64(ms)).UTC(), ID: id}
 				places = append(places, last)
 			}
 		}
@@ -112,21 +112,21 @@ func (s *Store) openPlaces(ctx context.Context, q idem.OpenQuery, size int) (pla
 			ends = append(ends, last)
 		}
 	}
-	slices.SortFunc(places, idem.OpenCursor.Compare)
+	slices.SortFunc(places, driver.OpenCursor.Compare)
 	if len(ends) == 0 {
 		return places, false, err
 	}
-	end := slices.MinFunc(ends, idem.OpenCursor.Compare)
-	return slices.DeleteFunc(places, func(p idem.OpenCursor) bool { return p.Compare(end) > 0 }), true, err
+	end := slices.MinFunc(ends, driver.OpenCursor.Compare)
+	return slices.DeleteFunc(places, func(p driver.OpenCursor) bool { return p.Compare(end) > 0 }), true, err
 }
 
 // openRecords reads the records at some places, in one round trip per server. Those of
 // servers that do not answer stay zero, and there is an error then.
-func (s *Store) openRecords(ctx context.Context, places []idem.OpenCursor, bare bool) (rows []idem.OpenRecord, err error) {
+func (s *Store) openRecords(ctx context.Context, places []driver.OpenCursor, bare bool) (rows []driver.OpenRecord, err error) {
 	if len(places) == 0 {
 		return nil, nil
 	}
-	rows = make([]idem.OpenRecord, len(places))
+	rows = make([]driver.OpenRecord, len(places))
 	cmds := make([]*goredis.SliceCmd, len(places))
 	pipe := s.client.Pipeline()
 	for i, p := range places {

@@ -10,31 +10,31 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // inOneShard begins n attempts in one shard; miniredis's clock stands, so that
 // all have the same score.
-func inOneShard(tb testing.TB, s *Store, n int) ([]idem.KeyID, map[idem.KeyID]idem.Attempt) {
+func inOneShard(tb testing.TB, s *Store, n int) ([]driver.KeyID, map[driver.KeyID]driver.Attempt) {
 	tb.Helper()
-	attempts := make(map[idem.KeyID]idem.Attempt, n)
-	var ids []idem.KeyID
+	attempts := make(map[driver.KeyID]driver.Attempt, n)
+	var ids []driver.KeyID
 	for range n {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		id[0] = 7
 		attempts[id] = mustBegin(tb, s, id, req)
 		ids = append(ids, id)
 	}
-	slices.SortFunc(ids, func(a, b idem.KeyID) int { return slices.Compare(a[:], b[:]) })
+	slices.SortFunc(ids, func(a, b driver.KeyID) int { return slices.Compare(a[:], b[:]) })
 	return ids, attempts
 }
 
 // walk pages through all open records, and calls between after every page.
-func walk(tb testing.TB, s *Store, q idem.OpenQuery, between func(page int)) []idem.KeyID {
+func walk(tb testing.TB, s *Store, q driver.OpenQuery, between func(page int)) []driver.KeyID {
 	tb.Helper()
-	var ids []idem.KeyID
+	var ids []driver.KeyID
 	for page := 0; ; page++ {
 		got, err := s.ListOpen(tb.Context(), q)
 		if err != nil {
@@ -55,7 +55,7 @@ func walk(tb testing.TB, s *Store, q idem.OpenQuery, between func(page int)) []i
 	}
 }
 
-func wantIDs(tb testing.TB, got, want []idem.KeyID) {
+func wantIDs(tb testing.TB, got, want []driver.KeyID) {
 	tb.Helper()
 	if !slices.Equal(got, want) {
 		tb.Errorf("walked over %d records, want %d in order of start and ID", len(got), len(want))
@@ -68,12 +68,12 @@ func TestOpenPagesThroughEqualScores(t *testing.T) {
 	s := open(t, connect(t, "redis://"+m.Addr()))
 	ids, _ := inOneShard(t, s, 40)
 	for _, limit := range []int{7, 16, 17, 39, 40, 41} {
-		wantIDs(t, walk(t, s, idem.OpenQuery{Limit: limit}, nil), ids)
+		wantIDs(t, walk(t, s, driver.OpenQuery{Limit: limit}, nil), ids)
 	}
-	early := idem.OpenCursor{Started: m.now.Add(-time.Hour)}
-	late := idem.OpenCursor{Started: m.now.Add(time.Microsecond)} // between two ms
-	wantIDs(t, walk(t, s, idem.OpenQuery{Limit: 30, After: &early}, nil), ids)
-	wantIDs(t, walk(t, s, idem.OpenQuery{Limit: 30, After: &late}, nil), nil)
+	early := driver.OpenCursor{Started: m.now.Add(-time.Hour)}
+	late := driver.OpenCursor{Started: m.now.Add(time.Microsecond)} // between two ms
+	wantIDs(t, walk(t, s, driver.OpenQuery{Limit: 30, After: &early}, nil), ids)
+	wantIDs(t, walk(t, s, driver.OpenQuery{Limit: 30, After: &late}, nil), nil)
 }
 
 // A listing of a rare state reads many records of another state at once.
@@ -84,16 +84,16 @@ func TestOpenWalksOverRecordsOfAnotherState(t *testing.T) {
 	s := open(t, client)
 	ids, attempts := inOneShard(t, s, 300)
 	first, last := ids[0], ids[len(ids)-1]
-	for _, id := range []idem.KeyID{first, last} {
+	for _, id := range []driver.KeyID{first, last} {
 		st := completion(attempts[id], "")
-		st.State = idem.StateUnknown
+		st.State = driver.StateUnknown
 		if _, err := s.Settle(t.Context(), id, st); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var h trips
 	client.AddHook(&h)
-	wantIDs(t, walk(t, s, idem.OpenQuery{State: idem.StateUnknown, Limit: 1}, nil), []idem.KeyID{first, last})
+	wantIDs(t, walk(t, s, driver.OpenQuery{State: driver.StateUnknown, Limit: 1}, nil), []driver.KeyID{first, last})
 	if got := h.n.Load(); got > 60 {
 		t.Errorf("Open(unknown) among 300 records took %d round trips, want at most 60", got)
 	}
@@ -119,15 +119,15 @@ func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
 			}
 		}
 	}
-	got := walk(t, s, idem.OpenQuery{Limit: 10}, func(int) { settle(5) })
+	got := walk(t, s, driver.OpenQuery{Limit: 10}, func(int) { settle(5) })
 	wantIDs(t, got, ids)
 
 	// The first page's members are settled while the second is fetched.
 	ids, next = ids[75:], 0
 	h := &before{at: 2, f: func() { settle(20) }}
 	client.AddHook(h)
-	found := make(map[idem.KeyID]bool)
-	for _, id := range walk(t, s, idem.OpenQuery{Limit: 1000}, nil) {
+	found := make(map[driver.KeyID]bool)
+	for _, id := range walk(t, s, driver.OpenQuery{Limit: 1000}, nil) {
 		found[id] = true
 	}
 	for _, id := range ids[20:] {
@@ -146,7 +146,7 @@ func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 	client := connect(t, testserver.SharedRedis(t))
 	s := open(t, client, WithPrefix(freshPrefix(t)))
 	const stale = 20_000
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	id[0] = 7
 	var members []goredis.Z
 	for i := range stale {
@@ -161,7 +161,7 @@ func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 	var h trips
 	client.AddHook(&h)
 	calls := 0
-	for q := (idem.OpenQuery{Limit: 100}); ; calls++ {
+	for q := (driver.OpenQuery{Limit: 100}); ; calls++ {
 		before := h.n.Load()
 		page, err := s.ListOpen(t.Context(), q)
 		if err != nil {
@@ -190,20 +190,20 @@ func TestOpenAndRetireOnACluster(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	s := open(t, connect(t, clusterAddr(c)))
-	want := make(map[idem.KeyID]bool)
+	want := make(map[driver.KeyID]bool)
 	var mu sync.Mutex
 	for i := range 3 * Shards {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		id[0] = byte(i)
 		mustBegin(t, s, id, req)
 		mu.Lock()
 		want[id] = true
 		mu.Unlock()
 	}
-	var last idem.OpenCursor
-	for _, id := range walk(t, s, idem.OpenQuery{Limit: 10}, nil) {
+	var last driver.OpenCursor
+	for _, id := range walk(t, s, driver.OpenQuery{Limit: 10}, nil) {
 		rec, err := s.Get(t.Context(), id)
-		at := idem.OpenCursor{Started: rec.Started, ID: id}
+		at := driver.OpenCursor{Started: rec.Started, ID: id}
 		if err != nil || !want[id] || at.Compare(last) <= 0 {
 			t.Fatalf("walked over %v after %v, %v: twice, unknown or out of order", at, last, err)
 		}
@@ -218,7 +218,7 @@ func TestOpenAndRetireOnACluster(t *testing.T) {
 		domain := fmt.Sprintf("domain-%d", i)
 		if i%2 == 0 {
 			for range 2 {
-				if err := s.RetireDomain(t.Context(), domain, idem.Decision{By: "operator"}); err != nil {
+				if err := s.RetireDomain(t.Context(), domain, driver.Decision{By: "operator"}); err != nil {
 					t.Errorf("RetireDomain(%q) = %v, want <nil>", domain, err)
 				}
 			}
@@ -234,7 +234,7 @@ func TestOpenAndRetireOnACluster(t *testing.T) {
 func TestRetiredDomainsGoWithALoss(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	if err := s.RetireDomain(t.Context(), "old", idem.Decision{By: "operator", Reason: "rebuilt"}); err != nil {
+	if err := s.RetireDomain(t.Context(), "old", driver.Decision{By: "operator", Reason: "rebuilt"}); err != nil {
 		t.Fatal(err)
 	}
 	m.FlushAll()

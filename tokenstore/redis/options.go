@@ -102,7 +102,7 @@ func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log 
 // If the witness knows the incarnations, a shard with another one or without one has
 // lost its records, as for any store. Otherwise the store expects the incarnations that
 // Redis has when the store is made. A shard without one then counts as unused, and a
-// missing record in it is a record in idem.StateNone.
+// missing record in it is a record in driver.StateNone.
 //
 // New refuses it together with [WithLossAcceptance].
 func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
@@ -117,7 +117,7 @@ func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 // completed without a marker run again, without a question.
 //
 // A wrong address looks like a loss. The store accepts empty shards only. If any shard
-// has another store's incarnation, calls fail with idem.ErrStoreLost until an operator
+// has another store's incarnation, calls fail with driver.ErrStoreLost until an operator
 // has looked. An empty server at a wrong address cannot be told from a server after the
 // loss of everything, so the store accepts it. With a
 // witness the instances at the right server notice that within 2.5 s. They begin nothing
@@ -128,7 +128,7 @@ func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 // calls f. Without a witness each process accepts for itself, and a process that missed
 // an earlier loss has to be restarted. A process that stops between the acceptance and
 // the call of f does not call it, and another process completes the acceptance. If a
-// loss cannot be accepted, calls fail with idem.ErrStoreLost, and the store tries again
+// loss cannot be accepted, calls fail with driver.ErrStoreLost, and the store tries again
 // every quarter of a second.
 func WithLossAcceptance(f func(ctx context.Context, shards int)) Option {
 	return func(c *config) {
@@ -145,7 +145,7 @@ func WithLossAcceptance(f func(ctx context.Context, shards int)) Option {
 // time-out. By default Begin waits for no replica.
 //
 // If too few replicas acknowledge in time, Begin returns an error that wraps
-// idem.ErrUnavailable. Ping returns one while too few replicas are connected.
+// driver.ErrUnavailable. Ping returns one while too few replicas are connected.
 // [WithReplicaShortfall] changes both. The wait adds no round trip from the client, but
 // one from the primary to the replicas. Issue and Settle do not wait. If a fail-over
 // loses their writes, the client asks or the engine saves again, or a pending record

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
@@ -13,7 +13,7 @@ import (
 // may answer and refuse to write: it is out of memory, its disk is full, it is a replica, it
 // has too few replicas, or the user may not run a command. No server may evict keys, and no
 // shard may have lost its records. With [WithReplicas] each primary needs enough replicas. A
-// read-only store only reads. The error wraps idem.ErrUnavailable or idem.ErrStoreLost.
+// read-only store only reads. The error wraps driver.ErrUnavailable or driver.ErrStoreLost.
 func (s *Store) Ping(ctx context.Context) error {
 	var lost int
 	var err error
@@ -26,7 +26,7 @@ func (s *Store) Ping(ctx context.Context) error {
 		return err
 	}
 	if lost > 0 {
-		return fmt.Errorf("tokenstore/redis: ping: %d of %d shards: %w", lost, Shards, idem.ErrStoreLost)
+		return fmt.Errorf("tokenstore/redis: ping: %d of %d shards: %w", lost, Shards, driver.ErrStoreLost)
 	}
 	if err := s.evicts.Refuse(ctx); err != nil {
 		return unavailable("ping", err)

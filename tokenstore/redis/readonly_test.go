@@ -9,7 +9,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -38,8 +38,8 @@ func TestReadOnlyStoreWritesNothing(t *testing.T) {
 	w := new(register)
 	s := open(t, connect(t, r.URL()), WithReadOnly(), WithWitness(w))
 	wantNoWrites(t, s)
-	id, _ := newAttempt(idem.ClientKey)
-	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateNone {
+	id, _ := newAttempt(driver.ClientKey)
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StateNone {
 		t.Errorf("Get(%v) = %v, %v, want none", id, rec.State, err)
 	}
 	wantReads(t, s)
@@ -62,19 +62,19 @@ func TestReadOnlyStoreRefusesWrites(t *testing.T) {
 // wantNoWrites requires that all calls that write are refused.
 func wantNoWrites(t *testing.T, s *Store) {
 	t.Helper()
-	id, req := newAttempt(idem.ClientKey)
-	a := idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}
+	id, req := newAttempt(driver.ClientKey)
+	a := driver.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}
 	ctx := t.Context()
 	for method, call := range map[string]func() error{
 		"Issue":         func() error { _, err := s.Issue(ctx, id, time.Hour); return err },
 		"Begin":         func() error { _, err := s.Begin(ctx, id, req); return err },
 		"Settle":        func() error { _, err := s.Settle(ctx, id, completion(a, "")); return err },
 		"Abort":         func() error { return s.Abort(ctx, id, req) },
-		"RetireDomain":  func() error { return s.RetireDomain(ctx, "domain", idem.Decision{By: "me"}) },
+		"RetireDomain":  func() error { return s.RetireDomain(ctx, "domain", driver.Decision{By: "me"}) },
 		"AcceptLoss":    func() error { _, err := s.AcceptLoss(ctx); return err },
 		"DeclareSealed": func() error { return s.DeclareSealed(ctx) },
 	} {
-		if err := call(); !errors.Is(err, ErrReadOnly) || errors.Is(err, idem.ErrUnavailable) {
+		if err := call(); !errors.Is(err, ErrReadOnly) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%s() = %v, want %v", method, err, ErrReadOnly)
 		}
 	}
@@ -84,9 +84,9 @@ func wantNoWrites(t *testing.T, s *Store) {
 func wantReads(t *testing.T, s *Store) {
 	t.Helper()
 	ctx := t.Context()
-	_, errOpen := s.ListOpen(ctx, idem.OpenQuery{})
+	_, errOpen := s.ListOpen(ctx, driver.OpenQuery{})
 	_, errRetired := s.DomainRetired(ctx, "domain")
-	_, errDecisions := s.Decisions(ctx, idem.KeyID{})
+	_, errDecisions := s.Decisions(ctx, driver.KeyID{})
 	_, errSealed := s.Sealed(ctx)
 	for method, err := range map[string]error{
 		"ListOpen": errOpen, "DomainRetired": errRetired, "Decisions": errDecisions, "Sealed": errSealed, "Ping": s.Ping(ctx),
@@ -104,17 +104,17 @@ func TestReadOnlyStoreSeesWhatOthersKeep(t *testing.T) {
 		w := new(register)
 		early := open(t, client, prefix, WithReadOnly())
 		s := open(t, client, prefix, WithWitness(w))
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		a := mustBegin(t, s, id, req)
-		nothing, _ := newAttempt(idem.ClientKey)
+		nothing, _ := newAttempt(driver.ClientKey)
 		for _, reader := range []*Store{early, open(t, client, prefix, WithReadOnly()), open(t, client, prefix, WithReadOnly(), WithWitness(w))} {
 			if rec, err := reader.Get(t.Context(), id); err != nil || rec.Attempt != a {
 				t.Errorf("Get(%v) = %v, %v, want the attempt", id, rec.Attempt, err)
 			}
-			if rec, err := reader.Get(t.Context(), nothing); err != nil || rec.State != idem.StateNone {
+			if rec, err := reader.Get(t.Context(), nothing); err != nil || rec.State != driver.StateNone {
 				t.Errorf("Get(%v) = %v, %v, want none", nothing, rec.State, err)
 			}
-			page, err := reader.ListOpen(t.Context(), idem.OpenQuery{})
+			page, err := reader.ListOpen(t.Context(), driver.OpenQuery{})
 			if list := page.Records; err != nil || len(list) != 1 || list[0].ID != id {
 				t.Errorf("Open() = %v, %v, want the record", list, err)
 			}
@@ -139,7 +139,7 @@ func TestReadOnlyStoreTellsOfALoss(t *testing.T) {
 	want := func(want error) {
 		t.Helper()
 		for name, r := range stores {
-			id, _ := newAttempt(idem.ClientKey)
+			id, _ := newAttempt(driver.ClientKey)
 			if _, err := r.Get(t.Context(), id); !errors.Is(err, want) {
 				t.Errorf("Get() of %s = %v, want %v", name, err, want)
 			}
@@ -148,7 +148,7 @@ func TestReadOnlyStoreTellsOfALoss(t *testing.T) {
 			}
 		}
 	}
-	want(idem.ErrStoreLost)
+	want(driver.ErrStoreLost)
 	if n := len(m.Keys()); n != 0 {
 		t.Errorf("%d keys are there, want none", n)
 	}
@@ -162,7 +162,7 @@ func TestReadOnlyStoreTellsOfALoss(t *testing.T) {
 func TestReadOnlyStoreAcceptsNoLoss(t *testing.T) {
 	client := connect(t, "redis://"+startMini(t).Addr())
 	_, err := New(t.Context(), client, WithReadOnly(), WithLossAcceptance(func(context.Context, int) {}))
-	if err == nil || errors.Is(err, idem.ErrUnavailable) {
+	if err == nil || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("New() of a store that only reads and accepts losses = %v, want another error", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
@@ -62,15 +62,15 @@ func (f *fields) duration() time.Duration {
 }
 
 // unpack reads a packed record, and returns the place of its response and the rest after
-// its texts. An empty record is one in StateNone. The error wraps idem.ErrNewerRecord or
-// idem.ErrCorruptRecord.
-func unpack(data string) (r idem.Record, place byte, rest string, err error) {
+// its texts. An empty record is one in StateNone. The error wraps driver.ErrNewerRecord or
+// driver.ErrCorruptRecord.
+func unpack(data string) (r driver.Record, place byte, rest string, err error) {
 	if data == "" {
 		return r, placeNowhere, "", nil
 	}
 	f := fields(data)
 	version := f.number(1)
-	r.State, r.Kind, place = idem.State(f.number(1)), idem.KeyKind(f.number(1)), byte(f.number(1))
+	r.State, r.Kind, place = driver.State(f.number(1)), driver.KeyKind(f.number(1)), byte(f.number(1))
 	r.Attempt.Number, r.Attempt.Fence.Token = uint32(f.number(4)), f.number(8)
 	copy(r.Attempt.Nonce[:], f.text(16))
 	f.text(16) // only the scripts use the settlement's ID
@@ -86,11 +86,11 @@ func unpack(data string) (r idem.Record, place byte, rest string, err error) {
 	domain, route, author, reason := int(f.number(1)), int(f.number(1)), int(f.number(1)), int(f.number(2))
 	f.text(1) // only the scripts use the mark of a repair
 	if version != recordVersion || len(data) < headerSize || domain+route+author+reason > len(f) ||
-		r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken || place > placeApart {
-		return idem.Record{}, placeNowhere, "", cannotRead(data)
+		r.State < driver.StateIssued || r.State > driver.StateUnknown || r.Kind > driver.IssuedToken || place > placeApart {
+		return driver.Record{}, placeNowhere, "", cannotRead(data)
 	}
 	r.Attempt.Fence.Domain, r.Route = unpackDomain(f.text(domain)), f.text(route)
-	r.Decision = idem.Decision{By: f.text(author), Reason: f.text(reason)}
+	r.Decision = driver.Decision{By: f.text(author), Reason: f.text(reason)}
 	return r, place, string(f), nil
 }
 
@@ -98,16 +98,16 @@ func unpack(data string) (r idem.Record, place byte, rest string, err error) {
 func cannotRead(data string) error {
 	switch {
 	case data != "" && data[0] > recordVersion:
-		return fmt.Errorf("%w: record of version %d", idem.ErrNewerRecord, data[0])
+		return fmt.Errorf("%w: record of version %d", driver.ErrNewerRecord, data[0])
 	case data != "" && data[0] > 0 && data[0] < recordVersion:
-		return fmt.Errorf("%w: record of version %d, and this build reads version %d only", idem.ErrCorruptRecord, data[0], recordVersion)
+		return fmt.Errorf("%w: record of version %d, and this build reads version %d only", driver.ErrCorruptRecord, data[0], recordVersion)
 	}
-	return fmt.Errorf("%w: %d bytes", idem.ErrCorruptRecord, len(data))
+	return fmt.Errorf("%w: %d bytes", driver.ErrCorruptRecord, len(data))
 }
 
 // decodeRecord reads a packed record as it is at time now by the server's clock. body is
 // the response, if it has a key of its own.
-func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
+func decodeRecord(data, body string, now time.Time) (driver.Record, error) {
 	r, place, rest, err := unpack(data)
 	if err != nil {
 		return r, err
@@ -117,10 +117,10 @@ func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 
 // decodeValues decodes a record and its response as MGET returns them. The value of a
 // missing key is nil.
-func decodeValues(record, response any, now time.Time) (idem.Record, error) {
+func decodeValues(record, response any, now time.Time) (driver.Record, error) {
 	data, there := record.(string)
 	if there && data == "" {
-		return idem.Record{}, cannotRead(data)
+		return driver.Record{}, cannotRead(data)
 	}
 	body, there := response.(string)
 	if there && body == "" {
@@ -130,29 +130,29 @@ func decodeValues(record, response any, now time.Time) (idem.Record, error) {
 }
 
 // replacedBy names the record that a packed pending record replaced.
-func replacedBy(data string) (idem.Replaced, error) {
+func replacedBy(data string) (driver.Replaced, error) {
 	_, _, before, err := unpack(data)
 	if err != nil {
-		return idem.Replaced{}, err
+		return driver.Replaced{}, err
 	}
 	r, _, _, err := unpack(before)
-	return idem.Replaced{State: r.State, Attempt: r.Attempt}, err
+	return driver.Replaced{State: r.State, Attempt: r.Attempt}, err
 }
 
 // atTime is the record at time now, after its expiries.
-func atTime(r idem.Record, now time.Time) idem.Record {
+func atTime(r driver.Record, now time.Time) driver.Record {
 	over := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
 	switch r.State {
-	case idem.StateIssued:
+	case driver.StateIssued:
 		if over(r.TokenExpires) {
-			return idem.Record{}
+			return driver.Record{}
 		}
-	case idem.StateCompleted, idem.StateReleased:
+	case driver.StateCompleted, driver.StateReleased:
 		if over(r.KeyExpires) {
-			return idem.Record{}
+			return driver.Record{}
 		}
 		if over(r.ResultExpires) {
-			r.State = idem.StateExpired
+			r.State = driver.StateExpired
 		}
 	}
 	return r
@@ -163,24 +163,24 @@ const cutOff = "\x00"
 
 // withResponse adds the response to a record that still has one, or the reason why it
 // cannot be read.
-func withResponse(r idem.Record, place byte, rest, body string) idem.Record {
-	if r.State != idem.StateCompleted && r.State != idem.StateUnknown {
+func withResponse(r driver.Record, place byte, rest, body string) driver.Record {
+	if r.State != driver.StateCompleted && r.State != driver.StateUnknown {
 		return r
 	}
 	packed := rest
 	switch {
 	case place != placeInline && rest != "":
-		r.ResponseErr = fmt.Errorf("%w: its record was extended", idem.ErrResponseDamaged)
+		r.ResponseErr = fmt.Errorf("%w: its record was extended", driver.ErrResponseDamaged)
 		return r
 	case place == placeNowhere:
 		return r
-	case place == placeApart && body == "" && r.State == idem.StateCompleted:
-		r.State = idem.StateExpired // its key expired between two ticks, or before the clock went back
+	case place == placeApart && body == "" && r.State == driver.StateCompleted:
+		r.State = driver.StateExpired // its key expired between two ticks, or before the clock went back
 		return r
 	case place == placeApart:
 		packed = body
 	}
-	resp := new(idem.Response)
+	resp := new(driver.Response)
 	if r.ResponseErr = resp.UnmarshalBinary([]byte(packed)); r.ResponseErr == nil {
 		r.Response = resp
 	}
@@ -216,20 +216,22 @@ func unpackDomain(packed string) string {
 }
 
 // packAttempt returns number, fence and nonce as a record holds them.
-func packAttempt(a idem.Attempt) string {
+func packAttempt(a driver.Attempt) string {
 	buf := binary.BigEndian.AppendUint32(make([]byte, 0, 28), a.Number)
 	return string(appendBid(buf, a.Fence, a.Nonce))
 }
 
 // packBid returns fence and nonce as a record holds them.
-func packBid(f idem.Fence, n idem.Nonce) string { return string(appendBid(make([]byte, 0, 24), f, n)) }
+func packBid(f driver.Fence, n driver.Nonce) string {
+	return string(appendBid(make([]byte, 0, 24), f, n))
+}
 
-func appendBid(buf []byte, f idem.Fence, n idem.Nonce) []byte {
+func appendBid(buf []byte, f driver.Fence, n driver.Nonce) []byte {
 	return append(binary.BigEndian.AppendUint64(buf, f.Token), n[:]...)
 }
 
 // packFingerprint returns version and sum as a record holds them.
-func packFingerprint(f idem.Fingerprint) string {
+func packFingerprint(f driver.Fingerprint) string {
 	return string(append(append(make([]byte, 0, 33), f.Version), f.Sum[:]...))
 }
 

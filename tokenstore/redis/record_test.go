@@ -8,16 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // sampleRecord is a record as settle.lua writes it.
-func sampleRecord(tb testing.TB, state idem.State, place byte, rest string) string {
+func sampleRecord(tb testing.TB, state driver.State, place byte, rest string) string {
 	tb.Helper()
-	a := idem.Attempt{Number: 7, Fence: idem.Fence{Domain: "zk-1", Token: 1<<63 + 1}, Nonce: idem.Nonce{1, 2, 15: 3}}
-	fp := idem.Fingerprint{Version: 1, Sum: [32]byte{9, 31: 8}}
+	a := driver.Attempt{Number: 7, Fence: driver.Fence{Domain: "zk-1", Token: 1<<63 + 1}, Nonce: driver.Nonce{1, 2, 15: 3}}
+	fp := driver.Fingerprint{Version: 1, Sum: [32]byte{9, 31: 8}}
 	at := func(s int64) string { return packTime(time.Unix(s, 5e6)) }
-	r := string([]byte{recordVersion, byte(state), byte(idem.IssuedToken), place}) + packAttempt(a) +
+	r := string([]byte{recordVersion, byte(state), byte(driver.IssuedToken), place}) + packAttempt(a) +
 		"0123456789abcdef" + packFingerprint(fp) + at(1) + at(2) + at(3) + at(4) + at(5) + at(6) +
 		"\x04\x05\x02\x00\x03" + "\x01" + "zk-1" + "route" + "me" + "why" + rest
 	return r
@@ -25,49 +25,49 @@ func sampleRecord(tb testing.TB, state idem.State, place byte, rest string) stri
 
 func TestDecodeRecord(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 5e6).UTC() }
-	want := idem.Record{
-		State: idem.StateCompleted, Kind: idem.IssuedToken, Route: "route",
-		Attempt:     idem.Attempt{Number: 7, Fence: idem.Fence{Domain: "zk-1", Token: 1<<63 + 1}, Nonce: idem.Nonce{1, 2, 15: 3}},
-		Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{9, 31: 8}},
-		Response:    &idem.Response{Status: 200, Body: []byte("hi")},
+	want := driver.Record{
+		State: driver.StateCompleted, Kind: driver.IssuedToken, Route: "route",
+		Attempt:     driver.Attempt{Number: 7, Fence: driver.Fence{Domain: "zk-1", Token: 1<<63 + 1}, Nonce: driver.Nonce{1, 2, 15: 3}},
+		Fingerprint: driver.Fingerprint{Version: 1, Sum: [32]byte{9, 31: 8}},
+		Response:    &driver.Response{Status: 200, Body: []byte("hi")},
 		Created:     at(1), Started: at(2), Settled: at(3), ResultExpires: at(4), KeyExpires: at(5), TokenExpires: at(6),
-		Decision: idem.Decision{By: "me", Reason: "why"},
+		Decision: driver.Decision{By: "me", Reason: "why"},
 	}
 	packed, _ := want.Response.AppendBinary(nil)
 	for name, tt := range map[string]struct{ data, body string }{
-		"inline": {sampleRecord(t, idem.StateCompleted, placeInline, string(packed)), ""},
-		"apart":  {sampleRecord(t, idem.StateCompleted, placeApart, ""), string(packed)},
+		"inline": {sampleRecord(t, driver.StateCompleted, placeInline, string(packed)), ""},
+		"apart":  {sampleRecord(t, driver.StateCompleted, placeApart, ""), string(packed)},
 	} {
 		got, err := decodeRecord(tt.data, tt.body, at(3))
 		if err != nil || !reflect.DeepEqual(got, want) { //nolint:govet // neither has an error inside
 			t.Errorf("%s: decodeRecord() = %+v, %v, want %+v", name, got, err, want)
 		}
-		if got, err := decodeRecord(tt.data, tt.body, at(4)); err != nil || got.State != idem.StateExpired || got.Response != nil {
+		if got, err := decodeRecord(tt.data, tt.body, at(4)); err != nil || got.State != driver.StateExpired || got.Response != nil {
 			t.Errorf("%s: decodeRecord() once the result expired = %v, %v, want expired", name, got.State, err)
 		}
-		if got, err := decodeRecord(tt.data, tt.body, at(5)); err != nil || got.State != idem.StateNone {
+		if got, err := decodeRecord(tt.data, tt.body, at(5)); err != nil || got.State != driver.StateNone {
 			t.Errorf("%s: decodeRecord() once the key expired = %v, %v, want none", name, got.State, err)
 		}
 	}
 }
 
 func TestDecodeRecordRefuses(t *testing.T) {
-	good := sampleRecord(t, idem.StateCompleted, placeNowhere, "")
+	good := sampleRecord(t, driver.StateCompleted, placeNowhere, "")
 	for name, tt := range map[string]struct {
 		data string
 		want error
 	}{
-		"newer version":       {"\x03" + good[1:], idem.ErrNewerRecord},
-		"newer, shorter":      {"\x03", idem.ErrNewerRecord},
-		"older version":       {"\x01" + good[1:], idem.ErrCorruptRecord},
-		"version 0":           {"\x00" + good[1:], idem.ErrCorruptRecord},
-		"cut in header":       {good[:headerSize-1], idem.ErrCorruptRecord},
-		"cut behind no texts": {good[:atLengths] + "\x00\x00\x00\x00\x00", idem.ErrCorruptRecord},
-		"cut in texts":        {good[:len(good)-1], idem.ErrCorruptRecord},
-		"state none":          {good[:1] + "\x00" + good[2:], idem.ErrCorruptRecord},
-		"state expired":       {good[:1] + "\x06" + good[2:], idem.ErrCorruptRecord},
-		"unknown kind":        {good[:2] + "\x02" + good[3:], idem.ErrCorruptRecord},
-		"unknown place":       {good[:3] + "\x03" + good[4:], idem.ErrCorruptRecord},
+		"newer version":       {"\x03" + good[1:], driver.ErrNewerRecord},
+		"newer, shorter":      {"\x03", driver.ErrNewerRecord},
+		"older version":       {"\x01" + good[1:], driver.ErrCorruptRecord},
+		"version 0":           {"\x00" + good[1:], driver.ErrCorruptRecord},
+		"cut in header":       {good[:headerSize-1], driver.ErrCorruptRecord},
+		"cut behind no texts": {good[:atLengths] + "\x00\x00\x00\x00\x00", driver.ErrCorruptRecord},
+		"cut in texts":        {good[:len(good)-1], driver.ErrCorruptRecord},
+		"state none":          {good[:1] + "\x00" + good[2:], driver.ErrCorruptRecord},
+		"state expired":       {good[:1] + "\x06" + good[2:], driver.ErrCorruptRecord},
+		"unknown kind":        {good[:2] + "\x02" + good[3:], driver.ErrCorruptRecord},
+		"unknown place":       {good[:3] + "\x03" + good[4:], driver.ErrCorruptRecord},
 	} {
 		if got, err := decodeRecord(tt.data, "", time.Unix(0, 0)); !errors.Is(err, tt.want) {
 			t.Errorf("%s: decodeRecord() = %+v, %v, want %v", name, got, err, tt.want)
@@ -86,7 +86,7 @@ func TestDomainsArePackedAndUnpacked(t *testing.T) {
 		}
 	}
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	req.Fence.Domain = packDomain(text) // as a text it would be read as another domain
 	if _, err := s.Begin(t.Context(), id, req); err == nil || !strings.Contains(err.Error(), "zero byte") {
 		t.Errorf("Begin() in a domain with a zero byte in front = %v, want a refusal", err)
@@ -94,25 +94,25 @@ func TestDomainsArePackedAndUnpacked(t *testing.T) {
 }
 
 func TestDecodeRecordWithoutAReadableResponse(t *testing.T) {
-	packed, _ := (&idem.Response{Status: 200, Body: []byte("hi")}).AppendBinary(nil)
+	packed, _ := (&driver.Response{Status: 200, Body: []byte("hi")}).AppendBinary(nil)
 	before, after := time.Unix(2, 0), time.Unix(4, 0) // it is kept until 4.005 s
 	for name, tt := range map[string]struct {
 		data, body string
 		now        time.Time
-		state      idem.State
+		state      driver.State
 		damaged    bool
 	}{
-		"nonsense":                   {sampleRecord(t, idem.StateUnknown, placeInline, "nonsense"), "", before, idem.StateUnknown, true},
-		"nothing":                    {sampleRecord(t, idem.StateCompleted, placeInline, ""), "", before, idem.StateCompleted, true},
-		"none was kept":              {sampleRecord(t, idem.StateUnknown, placeNowhere, ""), "", before, idem.StateUnknown, false},
-		"none was kept, extended":    {sampleRecord(t, idem.StateUnknown, placeNowhere, "x"), "", before, idem.StateUnknown, true},
-		"apart, the record extended": {sampleRecord(t, idem.StateUnknown, placeApart, "x"), string(packed), before, idem.StateUnknown, true},
-		"apart, gone":                {sampleRecord(t, idem.StateCompleted, placeApart, ""), "", before, idem.StateExpired, false},
-		"apart, empty":               {sampleRecord(t, idem.StateCompleted, placeApart, ""), cutOff, before, idem.StateCompleted, true},
-		"apart, gone, unknown":       {sampleRecord(t, idem.StateUnknown, placeApart, ""), "", after, idem.StateUnknown, true},
+		"nonsense":                   {sampleRecord(t, driver.StateUnknown, placeInline, "nonsense"), "", before, driver.StateUnknown, true},
+		"nothing":                    {sampleRecord(t, driver.StateCompleted, placeInline, ""), "", before, driver.StateCompleted, true},
+		"none was kept":              {sampleRecord(t, driver.StateUnknown, placeNowhere, ""), "", before, driver.StateUnknown, false},
+		"none was kept, extended":    {sampleRecord(t, driver.StateUnknown, placeNowhere, "x"), "", before, driver.StateUnknown, true},
+		"apart, the record extended": {sampleRecord(t, driver.StateUnknown, placeApart, "x"), string(packed), before, driver.StateUnknown, true},
+		"apart, gone":                {sampleRecord(t, driver.StateCompleted, placeApart, ""), "", before, driver.StateExpired, false},
+		"apart, empty":               {sampleRecord(t, driver.StateCompleted, placeApart, ""), cutOff, before, driver.StateCompleted, true},
+		"apart, gone, unknown":       {sampleRecord(t, driver.StateUnknown, placeApart, ""), "", after, driver.StateUnknown, true},
 	} {
 		got, err := decodeRecord(tt.data, tt.body, tt.now)
-		if err != nil || got.State != tt.state || got.Response != nil || errors.Is(got.ResponseErr, idem.ErrResponseDamaged) != tt.damaged {
+		if err != nil || got.State != tt.state || got.Response != nil || errors.Is(got.ResponseErr, driver.ErrResponseDamaged) != tt.damaged {
 			t.Errorf("%s: decodeRecord() = %v with %v, %v, %v; want %v, damaged %v", name, got.State, got.Response, got.ResponseErr, err, tt.state, tt.damaged)
 		}
 	}
@@ -135,14 +135,14 @@ func TestRecordFormatIsFixed(t *testing.T) {
 		"01" + "0900000000000000000000000000000000000000000000000000000000000008" +
 		"0000000003ed" + "0000000007d5" + "000000000bbd" + "000000000fa5" + "00000000138d" + "000000001775" +
 		"0405020003" + "01" + "7a6b2d31" + "726f757465" + "6d65" + "776879"
-	if got := hex.EncodeToString([]byte(sampleRecord(t, idem.StateCompleted, placeInline, ""))); got != want {
+	if got := hex.EncodeToString([]byte(sampleRecord(t, driver.StateCompleted, placeInline, ""))); got != want {
 		t.Errorf("record = %s, want %s", got, want)
 	}
 }
 
 func FuzzDecodeRecord(f *testing.F) {
-	packed, _ := (&idem.Response{Status: 200, Body: []byte("hi"), Header: map[string][]string{"A": {"b"}}}).AppendBinary(nil)
-	for _, state := range []idem.State{idem.StateIssued, idem.StatePending, idem.StateCompleted, idem.StateReleased, idem.StateUnknown} {
+	packed, _ := (&driver.Response{Status: 200, Body: []byte("hi"), Header: map[string][]string{"A": {"b"}}}).AppendBinary(nil)
+	for _, state := range []driver.State{driver.StateIssued, driver.StatePending, driver.StateCompleted, driver.StateReleased, driver.StateUnknown} {
 		f.Add(sampleRecord(f, state, placeInline, string(packed)), "", int64(3))
 		f.Add(sampleRecord(f, state, placeApart, ""), string(packed), int64(3))
 	}
@@ -152,10 +152,10 @@ func FuzzDecodeRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if rec.Response != nil && rec.State != idem.StateCompleted && rec.State != idem.StateUnknown {
+		if rec.Response != nil && rec.State != driver.StateCompleted && rec.State != driver.StateUnknown {
 			t.Errorf("decodeRecord(%q) = a response in state %v", data, rec.State)
 		}
-		if rec.State > idem.StateExpired || rec.State != idem.StateNone && len(data) < headerSize {
+		if rec.State > driver.StateExpired || rec.State != driver.StateNone && len(data) < headerSize {
 			t.Errorf("decodeRecord(%q) = state %v", data, rec.State)
 		}
 	})

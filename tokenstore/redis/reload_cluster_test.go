@@ -9,7 +9,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -53,13 +53,13 @@ func onOneNode(tb testing.TB, c *testserver.RedisCluster) (prefix string, number
 func TestEveryCallFollowsAFailover(t *testing.T) {
 	t.Parallel()
 	calls := map[string]func(ctx context.Context, s *Store) error{
-		"ListOpen":      func(ctx context.Context, s *Store) error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
+		"ListOpen":      func(ctx context.Context, s *Store) error { _, err := s.ListOpen(ctx, driver.OpenQuery{}); return err },
 		"Ping":          func(ctx context.Context, s *Store) error { return s.Ping(ctx) },
-		"RetireDomain":  func(ctx context.Context, s *Store) error { return s.RetireDomain(ctx, "domain", idem.Decision{}) },
+		"RetireDomain":  func(ctx context.Context, s *Store) error { return s.RetireDomain(ctx, "domain", driver.Decision{}) },
 		"DomainRetired": func(ctx context.Context, s *Store) error { _, err := s.DomainRetired(ctx, "domain"); return err },
 		"DeclareSealed": func(ctx context.Context, s *Store) error { return s.DeclareSealed(ctx) },
 		"Sealed":        func(ctx context.Context, s *Store) error { _, err := s.Sealed(ctx); return err },
-		"Decisions":     func(ctx context.Context, s *Store) error { _, err := s.Decisions(ctx, idem.KeyID{}); return err },
+		"Decisions":     func(ctx context.Context, s *Store) error { _, err := s.Decisions(ctx, driver.KeyID{}); return err },
 	}
 	c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
 	prefix, number := onOneNode(t, c)

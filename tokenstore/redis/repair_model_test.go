@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -19,7 +20,7 @@ import (
 // settlement never changes a completed record, nor the record of a later attempt.
 func TestRepairReplacesNoLaterTruth(t *testing.T) {
 	t.Parallel()
-	for name, fresh := range map[string]func(*testing.T) func(idem.KeyID) fallible{"redis": fallibleRedis, "memory": fallibleMemory} {
+	for name, fresh := range map[string]func(*testing.T) func(driver.KeyID) fallible{"redis": fallibleRedis, "memory": fallibleMemory} {
 		t.Run(name, func(t *testing.T) {
 			repairs, violation := repairModel(t, fresh(t), 4_000)
 			if repairs == 0 || violation != "" {
@@ -54,15 +55,15 @@ func TestRepairModelCatchesAMissingComparison(t *testing.T) {
 
 // fallible is a store that can fall back to an earlier record of a key.
 type fallible struct {
-	idem.Store
+	driver.Store
 	replicate, fallBack func()
 }
 
 // fallibleRedis makes stores that fall back to any state that was replicated.
-func fallibleRedis(t *testing.T) func(idem.KeyID) fallible {
+func fallibleRedis(t *testing.T) func(driver.KeyID) fallible {
 	m := miniredis.RunT(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	return func(id idem.KeyID) fallible {
+	return func(id driver.KeyID) fallible {
 		var replicated []string
 		return fallible{s, func() {
 			if v, err := m.Get(s.keys.record(id)); err == nil {
@@ -77,9 +78,9 @@ func fallibleRedis(t *testing.T) func(idem.KeyID) fallible {
 }
 
 // fallibleMemory makes stores that fall back to the state that was replicated last.
-func fallibleMemory(*testing.T) func(idem.KeyID) fallible {
-	return func(idem.KeyID) fallible {
-		s := idemtest.NewReplicatedStore(func() idem.Store { return memorystore.New() })
+func fallibleMemory(*testing.T) func(driver.KeyID) fallible {
+	return func(driver.KeyID) fallible {
+		s := idemtest.NewReplicatedStore(func() driver.Store { return memorystore.New() })
 		return fallible{s, s.Sync, s.Failover}
 	}
 }
@@ -87,33 +88,33 @@ func fallibleMemory(*testing.T) func(idem.KeyID) fallible {
 // held is an attempt with the outcome that its holder will store.
 type held struct {
 	seq        int // in the order in which the attempts began
-	settlement idem.Settlement
+	settlement driver.Settlement
 }
 
 // repairModel ends at the first violation.
-func repairModel(t *testing.T, fresh func(idem.KeyID) fallible, steps int) (repairs int, violation string) {
+func repairModel(t *testing.T, fresh func(driver.KeyID) fallible, steps int) (repairs int, violation string) {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 2))
-	states := []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateReleased, idem.StateUnknown}
+	states := []driver.State{driver.StateCompleted, driver.StateReleased, driver.StateReleased, driver.StateUnknown}
 	for round := 0; steps > 0; round++ {
 		id := idem.NewKeyID("repair", idem.Key(fmt.Sprint(seed, round)))
 		s := fresh(id)
-		get := func() idem.Record {
+		get := func() driver.Record {
 			rec, err := s.Get(t.Context(), id)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return rec
 		}
-		kind := idem.KeyKind(rng.IntN(2))
-		if kind == idem.IssuedToken {
+		kind := driver.KeyKind(rng.IntN(2))
+		if kind == driver.IssuedToken {
 			if _, err := s.Issue(t.Context(), id, time.Hour); err != nil {
 				t.Fatal(err)
 			}
 		}
 		var all []held
-		seqs := map[idem.Nonce]int{}
+		seqs := map[driver.Nonce]int{}
 		token, domain := uint64(10), 0
 		for range 40 {
 			steps--
@@ -127,21 +128,21 @@ func repairModel(t *testing.T, fresh func(idem.KeyID) fallible, steps int) (repa
 					domain, token = domain+1, uint64(rng.IntN(20))
 				}
 				token++
-				req := idem.BeginRequest{Kind: kind, Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: fmt.Sprint("d", domain), Token: token}}
+				req := driver.BeginRequest{Kind: kind, Nonce: driver.NewNonce(), Fence: driver.Fence{Domain: fmt.Sprint("d", domain), Token: token}}
 				if rec := get(); rec.State.Open() && rng.IntN(2) == 0 {
 					req.RunAgainFrom = &rec.Attempt
 				} else if rec.State.Open() {
-					_, _ = s.Settle(t.Context(), id, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: time.Hour})
+					_, _ = s.Settle(t.Context(), id, driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased, KeyTTL: time.Hour})
 				}
 				res, err := s.Begin(t.Context(), id, req)
 				if err != nil || !res.Begun {
 					continue
 				}
-				h := held{seq: len(all) + 1, settlement: idem.Settlement{Attempt: res.Record.Attempt, ID: req.Nonce, State: states[rng.IntN(len(states))],
-					Response: &idem.Response{Status: 201}, ResultTTL: time.Hour, KeyTTL: time.Hour,
-					Repair: &idem.Repair{Kind: kind, Started: res.Record.Started, Replaced: res.Replaced}}}
-				if req.RunAgainFrom != nil && h.settlement.State == idem.StateReleased {
-					h.settlement.State = idem.StateUnknown
+				h := held{seq: len(all) + 1, settlement: driver.Settlement{Attempt: res.Record.Attempt, ID: req.Nonce, State: states[rng.IntN(len(states))],
+					Response: &driver.Response{Status: 201}, ResultTTL: time.Hour, KeyTTL: time.Hour,
+					Repair: &driver.Repair{Kind: kind, Started: res.Record.Started, Replaced: res.Replaced}}}
+				if req.RunAgainFrom != nil && h.settlement.State == driver.StateReleased {
+					h.settlement.State = driver.StateUnknown
 				}
 				all, seqs[req.Nonce] = append(all, h), h.seq
 			default: // a holder, perhaps late and not for the first time
@@ -160,7 +161,7 @@ func repairModel(t *testing.T, fresh func(idem.KeyID) fallible, steps int) (repa
 				if res.Repaired && changed {
 					repairs++
 				}
-				if changed && (before.State == idem.StateCompleted || seqs[before.Attempt.Nonce] > h.seq) {
+				if changed && (before.State == driver.StateCompleted || seqs[before.Attempt.Nonce] > h.seq) {
 					return repairs, fmt.Sprintf("attempt %d as %v took the place of attempt %d, %v", h.seq, h.settlement.State,
 						seqs[before.Attempt.Nonce], before.State)
 				}

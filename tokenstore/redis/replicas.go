@@ -10,7 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
@@ -62,7 +62,7 @@ func (p *replication) begin(ctx context.Context, shard int, call redisscript.Cal
 	got, err := acks.Int()
 	if err != nil {
 		// The attempt has begun, whatever the error says of the server.
-		return reply{}, fmt.Errorf("tokenstore/redis: begin: wait for replicas: %w: %w", idem.ErrUnavailable, err)
+		return reply{}, fmt.Errorf("tokenstore/redis: begin: wait for replicas: %w: %w", driver.ErrUnavailable, err)
 	}
 	p.gates[shard].short.Store(got < p.want)
 	switch {
@@ -72,7 +72,7 @@ func (p *replication) begin(ctx context.Context, shard int, call redisscript.Cal
 		p.shortfall(ctx, got, p.want)
 		return r, nil
 	}
-	return reply{}, fmt.Errorf("tokenstore/redis: begin: %d of %d replicas acknowledged: %w", got, p.want, idem.ErrUnavailable)
+	return reply{}, fmt.Errorf("tokenstore/redis: begin: %d of %d replicas acknowledged: %w", got, p.want, driver.ErrUnavailable)
 }
 
 // gate remembers a shortfall of replicas at the last Begin. Until it is over, one Begin at
@@ -139,7 +139,7 @@ func (p *replication) runAndWait(ctx context.Context, patience time.Duration, ca
 }
 
 // check looks for primaries with fewer replicas than a Begin needs, or with a user who may not
-// WAIT. The error wraps idem.ErrUnavailable. It asks INFO, and without the permission waits as a Begin
+// WAIT. The error wraps driver.ErrUnavailable. It asks INFO, and without the permission waits as a Begin
 // does.
 func (p *replication) check(ctx context.Context) error {
 	if p == nil {

@@ -10,7 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // waits answers each WAIT in the place of miniredis, which has no replicas.
@@ -55,7 +55,7 @@ func TestPatienceOfBeginsFollowsTheReplicas(t *testing.T) {
 	w.acks.Store(1)
 	client.AddHook(w)
 	s := open(t, client, WithReplicas(1, gateTimeout))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, s, id, req)
 	for len(w.asked) > 0 { // twice, because the server did not know the script
 		<-w.asked
@@ -81,9 +81,9 @@ func TestPatienceOfBeginsFollowsTheReplicas(t *testing.T) {
 		<-first
 		<-other
 	}
-	refused := func() { id, req := newAttempt(idem.ClientKey); wantRefused(t, s, id, req) }
+	refused := func() { id, req := newAttempt(driver.ClientKey); wantRefused(t, s, id, req) }
 	begun := func() {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 			t.Errorf("Begin(%v) = %v, %v, want begun", id, res.Begun, err)
 		}
@@ -107,8 +107,8 @@ func TestBeginWithoutAnAnswerToWait(t *testing.T) {
 	client := connect(t, "redis://"+startMini(t).Addr())
 	client.AddHook(&waits{asked: make(chan int64, 10), fail: errors.New("no answer")})
 	s := open(t, client, WithReplicas(1, gateTimeout))
-	id, req := newAttempt(idem.ClientKey)
-	if res, err := s.Begin(t.Context(), id, req); res.Begun || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Begin() = %v, %v, want %v", res.Begun, err, idem.ErrUnavailable)
+	id, req := newAttempt(driver.ClientKey)
+	if res, err := s.Begin(t.Context(), id, req); res.Begun || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Begin() = %v, %v, want %v", res.Begun, err, driver.ErrUnavailable)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -42,10 +42,10 @@ func await(tb testing.TB, what string, cond func() error) {
 }
 
 // wantRefused requires that a Begin is refused for want of replicas.
-func wantRefused(tb testing.TB, s *Store, id idem.KeyID, req idem.BeginRequest) {
+func wantRefused(tb testing.TB, s *Store, id driver.KeyID, req driver.BeginRequest) {
 	tb.Helper()
 	res, err := s.Begin(tb.Context(), id, req)
-	if !errors.Is(err, idem.ErrUnavailable) || res.Begun || !strings.Contains(fmt.Sprint(err), "0 of 1 replicas") {
+	if !errors.Is(err, driver.ErrUnavailable) || res.Begun || !strings.Contains(fmt.Sprint(err), "0 of 1 replicas") {
 		tb.Errorf("Begin(%v) = %v, %v, want a refusal that tells of 0 of 1 replicas", id, res.Begun, err)
 	}
 }
@@ -55,7 +55,7 @@ func TestBeginWaitsForReplicas(t *testing.T) {
 	primary, replica := servers.Primary(), servers.Replica()
 	s := open(t, connect(t, primary.URL()), WithReplicas(1, patient))
 	for range 2 { // the second time the server knows the script
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		mustBegin(t, s, id, req)
 		if got, err := replica.Do("EXISTS", s.keys.record(id)); err != nil || got[0] != "1" {
 			t.Errorf("EXISTS of the record on the replica = %v, %v, want 1", got, err)
@@ -69,11 +69,11 @@ func TestBeginWaitsForReplicas(t *testing.T) {
 	t.Run("in one round trip", func(t *testing.T) {
 		client := connect(t, primary.URL())
 		s := open(t, client, WithReplicas(1, patient))
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		mustBegin(t, s, id, req) // there is a connection
 		var h trips
 		client.AddHook(&h)
-		id, req = newAttempt(idem.ClientKey)
+		id, req = newAttempt(driver.ClientKey)
 		mustBegin(t, s, id, req)
 		if got := h.n.Load(); got != 1 {
 			t.Errorf("Begin() took %d round trips, want 1", got)
@@ -83,13 +83,13 @@ func TestBeginWaitsForReplicas(t *testing.T) {
 		if _, err := primary.Do("SCRIPT", "FLUSH"); err != nil {
 			t.Fatal(err)
 		}
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		mustBegin(t, s, id, req)
 	})
 	t.Run("when its reply was lost", func(t *testing.T) {
 		proxy := testserver.StartRedisProxy(t, primary.Addr())
 		s := open(t, connect(t, "redis://"+proxy.Addr()), WithReplicas(1, patient))
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		dropped := proxy.DropNextReply(testserver.Contains(id.String()))
 		mustBegin(t, s, id, req)
 		select {
@@ -105,11 +105,11 @@ func TestReplicaThatDoesNotAcknowledge(t *testing.T) {
 	servers := testserver.StartSentinel(t, 1)
 	primary, replica := servers.Primary(), servers.Replica()
 	s := open(t, connect(t, primary.URL()), WithReplicas(1, impatient))
-	knownID, known := newAttempt(idem.ClientKey)
+	knownID, known := newAttempt(driver.ClientKey)
 	await(t, "a first Begin", func() error { _, err := s.Begin(t.Context(), knownID, known); return err })
 	replica.Pause()
 
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	wantRefused(t, s, id, req)
 	t.Run("resent over another connection", func(t *testing.T) {
 		wantRefused(t, open(t, connect(t, primary.URL()), WithReplicas(1, impatient)), id, req)
@@ -132,22 +132,22 @@ func TestReplicaThatDoesNotAcknowledge(t *testing.T) {
 	})
 	t.Run("a Begin that only finds a record needs none", func(t *testing.T) {
 		other := known
-		other.Nonce = idem.NewNonce()
-		if res, err := s.Begin(t.Context(), knownID, other); err != nil || res.Begun || res.Record.State != idem.StatePending {
+		other.Nonce = driver.NewNonce()
+		if res, err := s.Begin(t.Context(), knownID, other); err != nil || res.Begun || res.Record.State != driver.StatePending {
 			t.Errorf("Begin(%v) by another attempt = %v, %v, %v, want the pending record", knownID, res.Begun, res.Record.State, err)
 		}
 		other.Fence.Token--
-		if _, err := s.Begin(t.Context(), knownID, other); !errors.Is(err, idem.ErrStaleFence) {
-			t.Errorf("Begin(%v) with an older fence = %v, want %v", knownID, err, idem.ErrStaleFence)
+		if _, err := s.Begin(t.Context(), knownID, other); !errors.Is(err, driver.ErrStaleFence) {
+			t.Errorf("Begin(%v) with an older fence = %v, want %v", knownID, err, driver.ErrStaleFence)
 		}
 	})
 	t.Run("within the caller's deadline", func(t *testing.T) {
 		s := open(t, connect(t, primary.URL()), WithReplicas(1, patient))
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		res, err := s.Begin(ctx, id, req)
-		if !errors.Is(err, idem.ErrUnavailable) || res.Begun || ctx.Err() != nil || !strings.Contains(err.Error(), "0 of 1") {
+		if !errors.Is(err, driver.ErrUnavailable) || res.Begun || ctx.Err() != nil || !strings.Contains(err.Error(), "0 of 1") {
 			t.Errorf("Begin(%v) with 1s = %v, %v, and %v, want a refusal before the deadline", id, res.Begun, err, ctx.Err())
 		}
 	})
@@ -156,7 +156,7 @@ func TestReplicaThatDoesNotAcknowledge(t *testing.T) {
 		s := open(t, connect(t, primary.URL()), WithReplicas(1, impatient), WithReplicaShortfall(func(ctx context.Context, got, want int) {
 			told = append(told, [2]int{got, want})
 		}))
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		mustBegin(t, s, id, req)
 		if len(told) != 1 || told[0] != [2]int{0, 1} {
 			t.Errorf("shortfalls told: %v, want 0 of 1", told)
@@ -178,10 +178,10 @@ func TestPingTellsOfMissingReplicas(t *testing.T) {
 	if err := replica.CutOff(primary); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "0 of 1") {
-		t.Errorf("Ping() without the replica = %v, want %v", err, idem.ErrUnavailable)
+	if err := s.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "0 of 1") {
+		t.Errorf("Ping() without the replica = %v, want %v", err, driver.ErrUnavailable)
 	}
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	wantRefused(t, s, id, req)
 
 	var log bytes.Buffer
@@ -212,10 +212,10 @@ func TestReplicasOfACluster(t *testing.T) {
 	c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
 	s := open(t, connect(t, clusterAddr(c)), WithReplicas(1, patient))
 	quick := open(t, connect(t, clusterAddr(c)), WithReplicas(1, impatient))
-	first := make(map[*testserver.Redis]idem.KeyID) // one key per master
-	reqs := make(map[idem.KeyID]idem.BeginRequest)
+	first := make(map[*testserver.Redis]driver.KeyID) // one key per master
+	reqs := make(map[driver.KeyID]driver.BeginRequest)
 	for shard := range Shards {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		id[0] = byte(shard)
 		mustBegin(t, s, id, req)
 		node, err := c.NodeFor(s.keys.record(id))
@@ -235,7 +235,7 @@ func TestReplicasOfACluster(t *testing.T) {
 	replica.Pause()
 	for node, id := range first {
 		id[1] ^= 1
-		_, req := newAttempt(idem.ClientKey)
+		_, req := newAttempt(driver.ClientKey)
 		if node == master {
 			wantRefused(t, quick, id, req)
 		} else {
@@ -261,13 +261,13 @@ func TestReplicasOfACluster(t *testing.T) {
 	})
 	await(t, "the record at the new master", func() error {
 		rec, err := s.Get(t.Context(), id)
-		if err == nil && (rec.State != idem.StatePending || rec.Attempt.Number != 1) {
+		if err == nil && (rec.State != driver.StatePending || rec.Attempt.Number != 1) {
 			t.Fatalf("Get(%v) from the new master = %v at attempt %d, want pending at 1", id, rec.State, rec.Attempt.Number)
 		}
 		return err
 	})
-	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
+	if err := s.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Ping() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	if attached, wanted, err := s.Replicas(t.Context()); attached != 0 || wanted != 1 || err != nil {
 		t.Errorf("Replicas() = %d, %d, %v, want 0 for the new master, and 1", attached, wanted, err)

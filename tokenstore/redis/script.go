@@ -10,7 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redispipe"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
@@ -56,19 +56,19 @@ const (
 type reply struct {
 	verdict string
 	packed  string // the record; "" without a record; for verdictJumped the evidence of the clock
-	record  idem.Record
+	record  driver.Record
 	now     time.Time // by the server's clock; the zero time if the script does not tell
 	tripped bool      // for verdictJumped: the canary is missing before its time
 	apart   bool      // the record is not decoded, because its response has a key of its own
 }
 
 // run runs a script on the keys of id, in a pipeline that it may share with other calls.
-func (s *Store) run(ctx context.Context, method string, id idem.KeyID, script *goredis.Script, call redisscript.Call) (reply, error) {
+func (s *Store) run(ctx context.Context, method string, id driver.KeyID, script *goredis.Script, call redisscript.Call) (reply, error) {
 	return s.runSized(ctx, method, id, script, call, 0)
 }
 
 // runSized is run for a call with a text of size bytes. A large one does not share a pipeline.
-func (s *Store) runSized(ctx context.Context, method string, id idem.KeyID, script *goredis.Script, call redisscript.Call, size int) (r reply, err error) {
+func (s *Store) runSized(ctx context.Context, method string, id driver.KeyID, script *goredis.Script, call redisscript.Call, size int) (r reply, err error) {
 	cmd := goredis.NewStringSliceCmd(ctx, redisscript.EvalSha(script, call)...)
 	cmd.SetFirstKeyPos(redisscript.FirstKey)
 	if size >= redispipe.Large {
@@ -96,7 +96,7 @@ func (s *Store) runSized(ctx context.Context, method string, id idem.KeyID, scri
 // withBody adds the response to the answer of a script that found a record with a response apart. The script does
 // not return that, because it may be large. The record may have changed since, which is as if the script had come
 // later.
-func (s *Store) withBody(ctx context.Context, method string, id idem.KeyID, r reply, err error) (reply, error) {
+func (s *Store) withBody(ctx context.Context, method string, id driver.KeyID, r reply, err error) (reply, error) {
 	if err != nil || !r.apart {
 		return r, err
 	}
@@ -113,7 +113,7 @@ func (s *Store) withBody(ctx context.Context, method string, id idem.KeyID, r re
 }
 
 // compared runs a call that compares the incarnation of the key's shard, and perhaps its clock.
-func (s *Store) compared(ctx context.Context, method string, id idem.KeyID, call func(expected string, now reading) (reply, error)) (r reply, err error) {
+func (s *Store) compared(ctx context.Context, method string, id driver.KeyID, call func(expected string, now reading) (reply, error)) (r reply, err error) {
 	shard := redisserver.ShardOf(id)
 	err = s.loss.Do(ctx, method, shard, func(expected string) (lost bool, err error) {
 		r, err = s.ask(ctx, method, shard, func(now reading) (reply, error) { return call(expected, now) })
@@ -157,15 +157,15 @@ func (s *Store) failed(ctx context.Context, method string, err error) error {
 }
 
 // unavailable wraps a failed exchange with a server. That includes a context that
-// ended. It wraps idem.ErrNoWrites too if the server refuses because of its own state.
+// ended. It wraps driver.ErrNoWrites too if the server refuses because of its own state.
 func unavailable(method string, err error) error {
-	if errors.Is(err, idem.ErrUnavailable) {
+	if errors.Is(err, driver.ErrUnavailable) {
 		return err
 	}
 	if redisserver.Refuses(err) {
-		return fmt.Errorf("tokenstore/redis: %s: %w: %w: %w", method, idem.ErrUnavailable, idem.ErrNoWrites, err)
+		return fmt.Errorf("tokenstore/redis: %s: %w: %w: %w", method, driver.ErrUnavailable, driver.ErrNoWrites, err)
 	}
-	return fmt.Errorf("tokenstore/redis: %s: %w: %w", method, idem.ErrUnavailable, err)
+	return fmt.Errorf("tokenstore/redis: %s: %w: %w", method, driver.ErrUnavailable, err)
 }
 
 // wholeMillis is d in ms, rounded up, so that records do not expire early. It is 0 for less.

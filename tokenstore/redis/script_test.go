@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -58,9 +59,9 @@ func TestRoundTrips(t *testing.T) {
 				}
 			}
 			exercise := func(shard int, call func(string, int64, func() error)) {
-				id, req := newAttempt(idem.ClientKey)
+				id, req := newAttempt(driver.ClientKey)
 				id[0] = byte(shard)
-				var a idem.Attempt
+				var a driver.Attempt
 				call("Get of nothing", 1, func() error { _, err := s.Get(t.Context(), id); return err })
 				call("Begin", 1, func() error { res, err := s.Begin(t.Context(), id, req); a = res.Record.Attempt; return err })
 				call("Settle", 1, func() error {
@@ -84,12 +85,12 @@ func TestRoundTrips(t *testing.T) {
 			}
 			if name == "one server" {
 				call("Ping", 1, func() error { return s.Ping(t.Context()) })
-				id, req := newAttempt(idem.ClientKey)
+				id, req := newAttempt(driver.ClientKey)
 				mustBegin(t, s, id, req)
-				if _, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 10}); err != nil { // loads the script
+				if _, err := s.ListOpen(t.Context(), driver.OpenQuery{Limit: 10}); err != nil { // loads the script
 					t.Fatal(err)
 				}
-				call("Open", 2, func() error { _, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 10}); return err })
+				call("Open", 2, func() error { _, err := s.ListOpen(t.Context(), driver.OpenQuery{Limit: 10}); return err })
 			}
 		})
 	}
@@ -104,7 +105,7 @@ func TestScriptsAreSentAgainAfterAFlush(t *testing.T) {
 		}
 	}
 	for range 2 {
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		flush()
 		a := mustBegin(t, s, id, req)
 		flush()
@@ -133,7 +134,7 @@ func TestLostReplies(t *testing.T) {
 	ctx := t.Context()
 
 	// losing runs call with the reply of the next command on id lost.
-	losing := func(t *testing.T, id idem.KeyID, call func() error) {
+	losing := func(t *testing.T, id driver.KeyID, call func() error) {
 		t.Helper()
 		dropped := proxy.DropNextReply(testserver.Contains(id.String()))
 		err := call()
@@ -148,17 +149,17 @@ func TestLostReplies(t *testing.T) {
 	}
 	for range 2 { // the second time the server knows the scripts
 		t.Run("issue", func(t *testing.T) {
-			id, _ := newAttempt(idem.IssuedToken)
+			id, _ := newAttempt(driver.IssuedToken)
 			losing(t, id, func() error {
 				rec, err := s.Issue(ctx, id, time.Hour)
-				if rec.State != idem.StateIssued {
+				if rec.State != driver.StateIssued {
 					t.Errorf("Issue(%v) = %v, want issued", id, rec.State)
 				}
 				return err
 			})
 		})
 		t.Run("begin", func(t *testing.T) {
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			losing(t, id, func() error {
 				res, err := s.Begin(ctx, id, req)
 				if !res.Begun || res.Record.Attempt.Number != 1 {
@@ -167,9 +168,9 @@ func TestLostReplies(t *testing.T) {
 				return err
 			})
 		})
-		for _, state := range []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateUnknown} {
+		for _, state := range []driver.State{driver.StateCompleted, driver.StateReleased, driver.StateUnknown} {
 			t.Run("settle to "+state.String(), func(t *testing.T) {
-				id, req := newAttempt(idem.ClientKey)
+				id, req := newAttempt(driver.ClientKey)
 				st := completion(mustBegin(t, direct, id, req), strings.Repeat("x", 2000))
 				st.State = state
 				losing(t, id, func() error {
@@ -182,19 +183,19 @@ func TestLostReplies(t *testing.T) {
 			})
 		}
 		t.Run("abort", func(t *testing.T) {
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			mustBegin(t, direct, id, req)
 			losing(t, id, func() error { return s.Abort(ctx, id, req) })
-			if _, err := direct.Begin(ctx, id, req); !errors.Is(err, idem.ErrStaleFence) {
-				t.Errorf("Begin(%v) after Abort = %v, want %v", id, err, idem.ErrStaleFence)
+			if _, err := direct.Begin(ctx, id, req); !errors.Is(err, driver.ErrStaleFence) {
+				t.Errorf("Begin(%v) after Abort = %v, want %v", id, err, driver.ErrStaleFence)
 			}
 		})
 		t.Run("get", func(t *testing.T) {
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			mustBegin(t, direct, id, req)
 			losing(t, id, func() error {
 				rec, err := s.Get(ctx, id)
-				if rec.State != idem.StatePending {
+				if rec.State != driver.StatePending {
 					t.Errorf("Get(%v) = %v, want pending", id, rec.State)
 				}
 				return err
@@ -209,24 +210,24 @@ func TestBeginThatArrivesAfterItsAbort(t *testing.T) {
 	proxy := testserver.StartRedisProxy(t, r.Addr())
 	s := open(t, connect(t, "redis://"+proxy.Addr()))
 	direct := open(t, connect(t, r.URL()))
-	warmID, warm := newAttempt(idem.ClientKey)
+	warmID, warm := newAttempt(driver.ClientKey)
 	mustBegin(t, s, warmID, warm) // the server knows the script
 
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	hold := proxy.HoldNext(testserver.Contains(id.String()))
-	if _, err := s.Begin(short(t), id, req); !errors.Is(err, idem.ErrUnavailable) {
-		t.Fatalf("Begin(%v) held on its way = %v, want %v", id, err, idem.ErrUnavailable)
+	if _, err := s.Begin(short(t), id, req); !errors.Is(err, driver.ErrUnavailable) {
+		t.Fatalf("Begin(%v) held on its way = %v, want %v", id, err, driver.ErrUnavailable)
 	}
 	<-hold.Held()
 	if err := direct.Abort(t.Context(), id, req); err != nil {
 		t.Fatalf("Abort(%v) = %v, want <nil>", id, err)
 	}
 	hold.Release()
-	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrStaleFence) {
-		t.Errorf("Begin(%v) after Abort = %v, want %v", id, err, idem.ErrStaleFence)
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrStaleFence) {
+		t.Errorf("Begin(%v) after Abort = %v, want %v", id, err, driver.ErrStaleFence)
 	}
 	rec, err := direct.Get(t.Context(), id)
-	if err != nil || rec.State != idem.StateReleased || rec.Attempt.Number != 0 {
+	if err != nil || rec.State != driver.StateReleased || rec.Attempt.Number != 0 {
 		t.Errorf("Get(%v) = %v at attempt %d, %v, want released at 0", id, rec.State, rec.Attempt.Number, err)
 	}
 }
@@ -237,7 +238,7 @@ func TestKeysAreNotStored(t *testing.T) {
 	s := open(t, connect(t, r.URL()))
 	const key, scope = "order-4711-of-alice", "tenant-of-alice"
 	id := idem.NewKeyID(scope, key)
-	_, req := newAttempt(idem.ClientKey)
+	_, req := newAttempt(driver.ClientKey)
 	a := mustBegin(t, s, id, req)
 	if _, err := s.Settle(t.Context(), id, completion(a, strings.Repeat("x", 2000))); err != nil {
 		t.Fatal(err)
@@ -297,15 +298,15 @@ func TestMissingAnswerIsAnError(t *testing.T) {
 	client, hook := connect(t, "redis://"+startMini(t).Addr()), new(emptied)
 	client.AddHook(hook)
 	s := open(t, client)
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	a := mustBegin(t, s, id, req)
 	hook.on = true
 	_, got := s.Get(t.Context(), id)
 	_, begun := s.Begin(t.Context(), id, req)
 	_, settled := s.Settle(t.Context(), id, completion(a, "paid"))
 	for name, err := range map[string]error{"Get": got, "Begin": begun, "Settle": settled} {
-		if !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("%s() = %v without an answer, want %v", name, err, idem.ErrUnavailable)
+		if !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s() = %v without an answer, want %v", name, err, driver.ErrUnavailable)
 		}
 	}
 }

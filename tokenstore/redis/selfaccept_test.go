@@ -11,7 +11,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -53,7 +53,7 @@ func TestLossIsAcceptedAlone(t *testing.T) {
 	} {
 		for call, do := range map[string]func(ctx context.Context, s *Store) error{
 			"Begin": func(ctx context.Context, s *Store) error {
-				id, req := newAttempt(idem.ClientKey)
+				id, req := newAttempt(driver.ClientKey)
 				res, err := s.Begin(ctx, id, req)
 				if err == nil && !res.Begun {
 					err = errors.New("not begun")
@@ -61,12 +61,12 @@ func TestLossIsAcceptedAlone(t *testing.T) {
 				return err
 			},
 			"Issue": func(ctx context.Context, s *Store) error {
-				id, _ := newAttempt(idem.IssuedToken)
+				id, _ := newAttempt(driver.IssuedToken)
 				_, err := s.Issue(ctx, id, time.Hour)
 				return err
 			},
 			"Get": func(ctx context.Context, s *Store) error {
-				id, _ := newAttempt(idem.ClientKey)
+				id, _ := newAttempt(driver.ClientKey)
 				_, err := s.Get(ctx, id)
 				return err
 			},
@@ -101,7 +101,7 @@ func TestLossOfOneShardIsAcceptedAlone(t *testing.T) {
 			m := startMini(t)
 			var told tally
 			s := open(t, connect(t, "redis://"+m.Addr()), append(opts, told.option())...)
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			m.Del(s.keys.incarnation(redisserver.ShardOf(id)))
 			mustBegin(t, s, id, req)
 			wantWorking(t, s)
@@ -147,7 +147,7 @@ func TestRedisIsWipedBetweenAnyTwoCommands(t *testing.T) {
 		m.FlushAll()
 		h := &before{at: at, f: m.FlushAll}
 		client.AddHook(h)
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 			t.Errorf("wiped again before command %d: Begin(%v) = %v, %v, want begun", at, id, res.Begun, err)
 		}
@@ -179,7 +179,7 @@ func TestAnotherProcessAcceptsTwoLossesBetweenAnyTwoCommands(t *testing.T) {
 		}}
 		client.AddHook(h)
 		await(t, "to accept both losses", func() error { // a slow machine ends the first try after its time-out
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			res, err := s.Begin(t.Context(), id, req)
 			if err == nil && !res.Begun {
 				t.Fatalf("Begin(%v) = %+v, want begun", id, res)
@@ -207,7 +207,7 @@ func TestLossesUnderLoadAreAcceptedOnce(t *testing.T) {
 		for range 3 {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					id, req := newAttempt(idem.ClientKey)
+					id, req := newAttempt(driver.ClientKey)
 					if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 						t.Errorf("Begin(%v) = %v, %v, want begun", id, res.Begun, err)
 					}
@@ -287,12 +287,12 @@ func TestLossAcceptanceHonoursDeadlines(t *testing.T) {
 	one := make(chan error, 1) // accepts the loss
 	go func() { one <- tryBegin(t, s) }()
 	<-w.asked
-	id, req := newAttempt(idem.ClientKey)
-	if _, err := s.Begin(short(t), id, req); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Begin(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+	id, req := newAttempt(driver.ClientKey)
+	if _, err := s.Begin(short(t), id, req); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Begin(%v) = %v, want %v", id, err, driver.ErrStoreLost)
 	}
-	if _, err := s.AcceptLoss(short(t)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("AcceptLoss() = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := s.AcceptLoss(short(t)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("AcceptLoss() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	close(w.answer)
 	if err := <-one; err != nil {

@@ -10,7 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -27,7 +27,7 @@ func TestNewRefusesAServerThatStaysWritable(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t, testserver.WithRedisArgs("--replica-read-only", "no"))
 	_, err := New(t.Context(), connect(t, r.URL()), quiet())
-	if err == nil || errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "replica-read-only") {
+	if err == nil || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "replica-read-only") {
 		t.Errorf("New() = %v, want a refusal that names replica-read-only", err)
 	}
 }
@@ -92,7 +92,7 @@ func TestNewRefusesClients(t *testing.T) {
 		"ring":      goredis.NewRing(&goredis.RingOptions{Addrs: map[string]string{"a": addr}, ContextTimeoutEnabled: true}),
 		"nil":       nil,
 	} {
-		if _, err := New(t.Context(), client, quiet()); err == nil || errors.Is(err, idem.ErrUnavailable) {
+		if _, err := New(t.Context(), client, quiet()); err == nil || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("New(%s) = %v, want a refusal", name, err)
 		}
 		if client != nil {
@@ -114,7 +114,7 @@ func TestUnreachableServerFailsAtOnce(t *testing.T) {
 	client := connectDogged(t, "redis://"+m.Addr())
 	s := open(t, client)
 	m.Close()
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	ctx := t.Context()
 	start := time.Now()
 	for name, call := range map[string]func() error{
@@ -122,10 +122,10 @@ func TestUnreachableServerFailsAtOnce(t *testing.T) {
 		"Get":           func() error { _, err := s.Get(ctx, id); return err },
 		"Issue":         func() error { _, err := s.Issue(ctx, id, time.Hour); return err },
 		"Begin":         func() error { _, err := s.Begin(ctx, id, req); return err },
-		"Settle":        func() error { _, err := s.Settle(ctx, id, completion(idem.Attempt{}, "")); return err },
+		"Settle":        func() error { _, err := s.Settle(ctx, id, completion(driver.Attempt{}, "")); return err },
 		"Abort":         func() error { return s.Abort(ctx, id, req) },
-		"ListOpen":      func() error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
-		"RetireDomain":  func() error { return s.RetireDomain(ctx, "domain", idem.Decision{}) },
+		"ListOpen":      func() error { _, err := s.ListOpen(ctx, driver.OpenQuery{}); return err },
+		"RetireDomain":  func() error { return s.RetireDomain(ctx, "domain", driver.Decision{}) },
 		"DomainRetired": func() error { _, err := s.DomainRetired(ctx, "domain"); return err },
 		"Ping":          func() error { return s.Ping(ctx) },
 		"AcceptLoss":    func() error { _, err := s.AcceptLoss(ctx); return err },
@@ -133,11 +133,11 @@ func TestUnreachableServerFailsAtOnce(t *testing.T) {
 		"Sealed":        func() error { _, err := s.Sealed(ctx); return err },
 		"Clock":         func() error { _, err := s.Clock(ctx); return err },
 		"Decisions":     func() error { _, err := s.Decisions(ctx, id); return err },
-		"EachKey":       func() error { return s.EachKey(ctx, func(idem.KeyID) bool { return true }) },
+		"EachKey":       func() error { return s.EachKey(ctx, func(driver.KeyID) bool { return true }) },
 		"Replicas":      func() error { _, _, err := s.Replicas(ctx); return err },
 	} {
-		if err := call(); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("%s() = %v, want %v", name, err, idem.ErrUnavailable)
+		if err := call(); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s() = %v, want %v", name, err, driver.ErrUnavailable)
 		}
 	}
 	if took := time.Since(start); took > 5*time.Second {
@@ -150,22 +150,22 @@ func TestUnreachableServerFailsAtOnce(t *testing.T) {
 func TestDeadlineIsHonoured(t *testing.T) {
 	r := testserver.StartRedis(t)
 	s := open(t, connect(t, r.URL()))
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	r.Pause()
 	defer r.Resume()
 	for name, call := range map[string]func(ctx testing.TB, s *Store) error{
 		"Begin": func(tb testing.TB, s *Store) error { _, err := s.Begin(short(tb), id, req); return err },
 		"Get":   func(tb testing.TB, s *Store) error { _, err := s.Get(short(tb), id); return err },
 		"Settle": func(tb testing.TB, s *Store) error {
-			_, err := s.Settle(short(tb), id, completion(idem.Attempt{}, ""))
+			_, err := s.Settle(short(tb), id, completion(driver.Attempt{}, ""))
 			return err
 		},
 		"Ping": func(tb testing.TB, s *Store) error { return s.Ping(short(tb)) },
 	} {
 		start := time.Now()
 		err := call(t, s)
-		if took := time.Since(start); !errors.Is(err, idem.ErrUnavailable) || took > time.Second {
-			t.Errorf("%s() with 100 ms = %v after %v, want %v", name, err, took, idem.ErrUnavailable)
+		if took := time.Since(start); !errors.Is(err, driver.ErrUnavailable) || took > time.Second {
+			t.Errorf("%s() with 100 ms = %v after %v, want %v", name, err, took, driver.ErrUnavailable)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
@@ -16,10 +16,10 @@ import (
 const inlineLimit = 1024
 
 // Settle closes an attempt or marks it unknown. It repairs a record that is missing or
-// older than the attempt. [idem.Store] has the table. It takes one round trip and does not
+// older than the attempt. [driver.Store] has the table. It takes one round trip and does not
 // ask whether the store lost records. [Store.Decisions] keeps the decisions of people. The
-// error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
-func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
+// error wraps driver.ErrNewerRecord, driver.ErrCorruptRecord or driver.ErrUnavailable.
+func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (res driver.SettleResult, err error) {
 	keys := s.keys.of(id)
 	call := redisscript.Call{Keys: keys.list()}
 	if call.Args, err = s.settleArgs(keys.member(), &st, s.clocks.read(redisserver.ShardOf(id))); err != nil {
@@ -33,10 +33,10 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	if err != nil {
 		return res, err
 	}
-	res = idem.SettleResult{Record: r.record, Repaired: r.verdict == verdictRepaired}
+	res = driver.SettleResult{Record: r.record, Repaired: r.verdict == verdictRepaired}
 	res.Settled = res.Repaired || r.verdict == verdictSettled
 	// The response does not travel back.
-	if res.Settled && (res.Record.State == idem.StateCompleted || res.Record.State == idem.StateUnknown) {
+	if res.Settled && (res.Record.State == driver.StateCompleted || res.Record.State == driver.StateUnknown) {
 		res.Record.Response = st.Response
 	}
 	return res, nil
@@ -46,8 +46,8 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 const argResponse = 5
 
 // settleArgs are the first 20 ARGV of settle.lua.
-func (s *Store) settleArgs(member string, st *idem.Settlement, now reading) ([]string, error) {
-	var re idem.Repair
+func (s *Store) settleArgs(member string, st *driver.Settlement, now reading) ([]string, error) {
+	var re driver.Repair
 	repair, replaced := "", ""
 	if st.Repair != nil {
 		re, repair = *st.Repair, "untrusted"
@@ -55,7 +55,7 @@ func (s *Store) settleArgs(member string, st *idem.Settlement, now reading) ([]s
 			repair = "trusted"
 		}
 	}
-	if re.Replaced != (idem.Replaced{}) {
+	if re.Replaced != (driver.Replaced{}) {
 		replaced = string([]byte{byte(re.Replaced.State)}) + packAttempt(re.Replaced.Attempt)
 	}
 	if err := s.mayWrite("settle", st.Attempt.Fence.Domain, st.Decision.By, re.Route, re.Replaced.Attempt.Fence.Domain); err != nil {
@@ -65,19 +65,19 @@ func (s *Store) settleArgs(member string, st *idem.Settlement, now reading) ([]s
 		return nil, fmt.Errorf("tokenstore/redis: settle: the decision's reason has %d bytes, want at most %d", n, maxReason)
 	}
 	resultTTL, keyTTL := max(st.ResultTTL, re.ResultTTL), max(keyTTL(st.KeyTTL), re.KeyTTL)
-	if st.State == idem.StateUnknown { // it does not end
+	if st.State == driver.StateUnknown { // it does not end
 		keyTTL = max(st.KeyTTL, re.KeyTTL)
 	}
 	ttls := packTTLs(resultTTL, keyTTL)
 	response, place := []byte(nil), byte(placeNowhere)
 	switch st.State {
-	case idem.StateCompleted:
+	case driver.StateCompleted:
 		keyTTL = max(keyTTL, resultTTL)
-	case idem.StateReleased, idem.StateUnknown:
+	case driver.StateReleased, driver.StateUnknown:
 	default:
 		return nil, fmt.Errorf("tokenstore/redis: settle: state %v", st.State)
 	}
-	if st.Response != nil && st.State != idem.StateReleased {
+	if st.Response != nil && st.State != driver.StateReleased {
 		var err error
 		if response, err = st.Response.AppendBinary(nil); err != nil {
 			return nil, fmt.Errorf("tokenstore/redis: settle: %w", err)

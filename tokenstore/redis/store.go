@@ -8,15 +8,15 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redispipe"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
 )
 
-var _ idem.Store = (*Store)(nil)
+var _ driver.Store = (*Store)(nil)
 
-// Store is an [idem.Store] in Redis. It is safe for concurrent use. Make it with [New].
+// Store is an [driver.Store] in Redis. It is safe for concurrent use. Make it with [New].
 type Store struct {
 	client   goredis.UniversalClient
 	lanes    [Shards]*redispipe.Lane // the same one for all shards of a single server
@@ -33,14 +33,14 @@ type Store struct {
 
 // New returns a store on client. The caller closes the client. New asks the servers
 // whether they are fit to keep records, and creates or compares the incarnations. If the
-// Redis lost its records, New succeeds and the store answers with idem.ErrStoreLost.
+// Redis lost its records, New succeeds and the store answers with driver.ErrStoreLost.
 //
 // New refuses clients with reads from replicas or without the deadlines of contexts, and
 // servers with an eviction policy, or with replica-read-only off, which would go on taking writes
 // after a fail-over. [Connect] makes a suitable client. If a server begins
 // to evict keys later, Begin and Ping notice it within seconds. They fail with
-// idem.ErrUnavailable until the server stops. The error of New wraps
-// idem.ErrUnavailable if a server or the witness cannot be reached.
+// driver.ErrUnavailable until the server stops. The error of New wraps
+// driver.ErrUnavailable if a server or the witness cannot be reached.
 func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*Store, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -133,8 +133,8 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 	return nil
 }
 
-// Visibility returns [idem.VisibilityShared], because other processes see the records.
-func (s *Store) Visibility() idem.Visibility { return idem.VisibilityShared }
+// Visibility returns [driver.VisibilityShared], because other processes see the records.
+func (s *Store) Visibility() driver.Visibility { return driver.VisibilityShared }
 
 // AcceptLoss makes the store accept new keys again after it lost records. It returns the
 // number of lost shards. Executions whose records were lost can then be repeated, so an

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -129,7 +130,7 @@ func TestStoreOnMiniredis(t *testing.T) {
 	s := open(t, connect(t, "redis://"+m.Addr()))
 	empty := m.Keys()
 	idemtest.RunStore(t, idemtest.StoreHarness{
-		New: func(testing.TB) idem.Store { // miniredis takes long to open a store
+		New: func(testing.TB) driver.Store { // miniredis takes long to open a store
 			for _, key := range m.Keys() {
 				if !slices.Contains(empty, key) {
 					m.Del(key)
@@ -145,7 +146,7 @@ func TestStoreOnMiniredis(t *testing.T) {
 func TestStoreOnRedis(t *testing.T) {
 	t.Parallel()
 	client := connect(t, testserver.SharedRedis(t))
-	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {
+	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) driver.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
 	}})
 }
@@ -154,7 +155,7 @@ func TestStoreOnCluster(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	client := connect(t, clusterAddr(c))
-	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {
+	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) driver.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
 	}})
 }
@@ -163,7 +164,7 @@ func TestStoreBehindSentinel(t *testing.T) {
 	t.Parallel()
 	s := testserver.StartSentinel(t, 3)
 	client := connect(t, "redis+sentinel://"+strings.Join(s.Addrs(), ",")+"/mymaster")
-	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {
+	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) driver.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
 	}})
 }
@@ -176,23 +177,23 @@ func freshPrefix(tb testing.TB) string { return strings.TrimSuffix(testserver.Ke
 
 func TestReach(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()), nil)
-	if got := s.Visibility(); got != idem.VisibilityShared {
-		t.Errorf("Visibility() = %v, want %v", got, idem.VisibilityShared)
+	if got := s.Visibility(); got != driver.VisibilityShared {
+		t.Errorf("Visibility() = %v, want %v", got, driver.VisibilityShared)
 	}
 }
 
 // newAttempt returns a Begin of a new attempt on a new key.
-func newAttempt(kind idem.KeyKind) (idem.KeyID, idem.BeginRequest) {
+func newAttempt(kind driver.KeyKind) (driver.KeyID, driver.BeginRequest) {
 	fp, _ := idem.NewFingerprint(1, "http POST /v1/payments", "10.00")
-	n := idem.NewNonce()
-	return idem.NewKeyID("test", idem.Key(n.String())), idem.BeginRequest{
+	n := driver.NewNonce()
+	return idem.NewKeyID("test", idem.Key(n.String())), driver.BeginRequest{
 		Kind: kind, Route: "http POST /v1/payments", Nonce: n, Fingerprint: fp,
 		ResultTTL: time.Hour, KeyTTL: 2 * time.Hour, // those of [completion], as an engine has them
-		Fence: idem.Fence{Domain: "redis-test", Token: uint64(time.Now().UnixNano())},
+		Fence: driver.Fence{Domain: "redis-test", Token: uint64(time.Now().UnixNano())},
 	}
 }
 
-func mustBegin(tb testing.TB, s *Store, id idem.KeyID, req idem.BeginRequest) idem.Attempt {
+func mustBegin(tb testing.TB, s *Store, id driver.KeyID, req driver.BeginRequest) driver.Attempt {
 	tb.Helper()
 	res, err := s.Begin(context.Background(), id, req)
 	if err != nil || !res.Begun {
@@ -201,10 +202,10 @@ func mustBegin(tb testing.TB, s *Store, id idem.KeyID, req idem.BeginRequest) id
 	return res.Record.Attempt
 }
 
-func completion(a idem.Attempt, body string) idem.Settlement {
-	return idem.Settlement{
-		Attempt: a, ID: a.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour,
-		Response: &idem.Response{Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}}, Body: []byte(body)},
+func completion(a driver.Attempt, body string) driver.Settlement {
+	return driver.Settlement{
+		Attempt: a, ID: a.Nonce, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour,
+		Response: &driver.Response{Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}}, Body: []byte(body)},
 	}
 }
 
@@ -215,7 +216,7 @@ const (
 )
 
 // damage changes the record of a key in Redis.
-func damage(tb testing.TB, store idem.Store, id idem.KeyID, d idemtest.Damage) {
+func damage(tb testing.TB, store driver.Store, id driver.KeyID, d idemtest.Damage) {
 	tb.Helper()
 	s := store.(*Store)
 	at := s.keys.record(id)

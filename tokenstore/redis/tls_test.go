@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -42,7 +42,7 @@ func TestRedisOverTLS(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		store, err := New(t.Context(), client, WithPrefix(testserver.KeyPrefix(t)))
 		if err == nil {
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			_, err = store.Begin(t.Context(), id, req)
 		}
 		clearToTLS := strings.HasSuffix(tt.url, r.SecureAddr())
@@ -51,7 +51,7 @@ func TestRedisOverTLS(t *testing.T) {
 			t.Errorf("%s: it is served", tt.name)
 		case tt.refusal == "" && !clearToTLS && err != nil:
 			t.Errorf("%s: %v, want it served", tt.name, err)
-		case tt.refusal != "" && (err == nil || !strings.Contains(err.Error(), tt.refusal) || !errors.Is(err, idem.ErrUnavailable)):
+		case tt.refusal != "" && (err == nil || !strings.Contains(err.Error(), tt.refusal) || !errors.Is(err, driver.ErrUnavailable)):
 			t.Errorf("%s: %v, want one that says %q", tt.name, err, tt.refusal)
 		}
 	}
@@ -72,7 +72,7 @@ func TestRefusalOverTLSThatArrivesAsAReset(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = client.Close() })
-		if _, err := New(t.Context(), client); err == nil || !strings.Contains(err.Error(), tt.says) || !errors.Is(err, idem.ErrUnavailable) {
+		if _, err := New(t.Context(), client); err == nil || !strings.Contains(err.Error(), tt.says) || !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%s: New() = %v, want one that says %q", name, err, tt.says)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Stores with different prefixes have different witnesses, and so a loss of one is not a loss of the
@@ -55,7 +55,7 @@ func TestWitnessOfAnotherPrefixIsRefused(t *testing.T) {
 	a := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
 	version := w.at()
 	_, err := New(t.Context(), connect(t, "redis://"+m.Addr()), quiet(), WithPrefix("team-b"), WithWitness(w))
-	if err == nil || errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), `"idem"`) || !strings.Contains(err.Error(), `"team-b"`) {
+	if err == nil || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), `"idem"`) || !strings.Contains(err.Error(), `"team-b"`) {
 		t.Errorf("New() = %v, want an error about the configuration that names both prefixes", err)
 	}
 	if w.at() != version {

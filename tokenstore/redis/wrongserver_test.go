@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
 )
@@ -15,7 +15,7 @@ import (
 // tryBegin begins a fresh key.
 func tryBegin(tb testing.TB, s *Store) error {
 	tb.Helper()
-	id, req := newAttempt(idem.ClientKey)
+	id, req := newAttempt(driver.ClientKey)
 	res, err := s.Begin(tb.Context(), id, req)
 	if err == nil && !res.Begun {
 		err = errors.New("not begun")
@@ -54,8 +54,8 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 				refused = tryBegin(t, right)
 				return map[bool]error{true: errors.New("it still serves")}[refused == nil]
 			})
-			if took := time.Since(taken); !errors.Is(refused, idem.ErrStoreLost) || took > loss.Every+time.Second {
-				t.Errorf("Begin() at the right server = %v after %v, want %v within %v", refused, took, idem.ErrStoreLost, loss.Every+time.Second)
+			if took := time.Since(taken); !errors.Is(refused, driver.ErrStoreLost) || took > loss.Every+time.Second {
+				t.Errorf("Begin() at the right server = %v after %v, want %v within %v", refused, took, driver.ErrStoreLost, loss.Every+time.Second)
 			}
 			clock.advance(time.Hour)
 			wantLost(t, idle)
@@ -135,7 +135,7 @@ func TestAcceptanceThatDiedIsFinishedByAnother(t *testing.T) {
 		client.AddHook(h)
 		away := errors.New("died before its save")
 		w.onSave = func() { w.mu.Lock(); w.fail = away; w.mu.Unlock() }
-		id, req := newAttempt(idem.ClientKey)
+		id, req := newAttempt(driver.ClientKey)
 		if _, err := dying.Begin(ctx, id, req); err == nil {
 			t.Errorf("Begin(%v) of what dies before command %d = <nil>, want an error", id, at)
 		}
@@ -189,7 +189,7 @@ func TestLossOfAnotherShardIsAcceptedMeanwhile(t *testing.T) {
 			m := startMini(t)
 			client := connect(t, "redis://"+m.Addr())
 			s := open(t, client, append(witness, WithLossAcceptance(nil))...)
-			id, req := newAttempt(idem.ClientKey)
+			id, req := newAttempt(driver.ClientKey)
 			id[0] = 1
 			client.AddHook(&before{at: 1, f: func() {
 				m.Del(s.keys.incarnation(2))
@@ -296,9 +296,9 @@ func TestWitnessThatHangsHoldsUpOneBegin(t *testing.T) {
 	clock.advance(time.Hour)
 	ctx, giveUp := context.WithCancel(t.Context())
 	go func() { <-w.asked; giveUp() }()
-	id, req := newAttempt(idem.ClientKey)
-	if _, err := s.Begin(ctx, id, req); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Begin(%v) whose caller gives up = %v, want %v", id, err, idem.ErrUnavailable)
+	id, req := newAttempt(driver.ClientKey)
+	if _, err := s.Begin(ctx, id, req); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Begin(%v) whose caller gives up = %v, want %v", id, err, driver.ErrUnavailable)
 	}
 	w.on = false
 	loads := w.loads

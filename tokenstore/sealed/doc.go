@@ -1,6 +1,6 @@
 // Package sealed encrypts stored responses before they reach a token store.
 //
-// A [Store] wraps any [idem.Store], and a [Joined] any [idem.JoinedStore]. It encrypts responses with AES-256-GCM on their way in
+// A [Store] wraps any [driver.Store], and a [Joined] any [driver.JoinedStore]. It encrypts responses with AES-256-GCM on their way in
 // and opens them on their way out. A reader of the token store, its backups or its network
 // traffic still sees who paid when, but not the answers.
 //
@@ -24,7 +24,7 @@
 //
 // # The sealed form
 //
-// The wrapped store gets an [idem.Response] with the original status, the one header field
+// The wrapped store gets an [driver.Response] with the original status, the one header field
 // [Marker], Omitted set, and this body:
 //
 //	version (1 byte) | length of ring key ID (1) | ring key ID | nonce (12) | ciphertext | tag (16)
@@ -40,7 +40,7 @@
 // A response is unreadable if its ring key is not in the [Ring], if it was changed or moved,
 // or if it is plain without [WithPlain].
 //
-//	Get, Probe, completed  an error that wraps ErrUnreadable and idem.ErrUnavailable. The
+//	Get, Probe, completed  an error that wraps ErrUnreadable and driver.ErrUnavailable. The
 //	                       client gets 503 and can retry once the ring is repaired. Get
 //	                       returns the record too, so the engine knows that the key was
 //	                       used and does not fail open.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -16,14 +18,14 @@ type bench struct {
 	*testing.T
 	engine *idem.Engine
 	runs   atomic.Int64
-	events chan idem.Event
+	events chan telemetry.Event
 }
 
-func newBench(t *testing.T, s idem.Store) *bench {
+func newBench(t *testing.T, s driver.Store) *bench {
 	t.Helper()
-	b := &bench{T: t, events: make(chan idem.Event, 100)}
+	b := &bench{T: t, events: make(chan telemetry.Event, 100)}
 	var err error
-	b.engine, err = idem.New(memorylock.New(), s, idem.WithObserver(func(_ context.Context, ev idem.Event) { b.events <- ev }))
+	b.engine, err = idem.New(memorylock.New(), s, idem.WithObserver(func(_ context.Context, ev telemetry.Event) { b.events <- ev }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,10 +44,10 @@ func (b *bench) do(change func(*idem.Policy)) (idem.Result, error) {
 		b.Fatal(err)
 	}
 	return b.engine.Do(b.Context(), idem.Operation{Key: "key", Policy: &p,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay") },
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay") },
 	}, func(context.Context) (idem.Response, error) {
 		b.runs.Add(1)
-		return *payment(), nil
+		return idem.Response(*payment()), nil
 	})
 }
 
@@ -57,7 +59,7 @@ func (b *bench) close() {
 	}
 	close(b.events)
 	for ev := range b.events {
-		if ev.Type == idem.EventBeginAborted || ev.Type == idem.EventFailedOpen {
+		if ev.Type == telemetry.EventBeginAborted || ev.Type == telemetry.EventFailedOpen {
 			b.Errorf("event %v, want none", ev.Type)
 		}
 	}
@@ -114,13 +116,13 @@ func TestEngineThatKnowsNothingOfSealing(t *testing.T) {
 
 // blind lets Get see nothing once: the record came to be behind its back.
 type blind struct {
-	idem.Store
+	driver.Store
 	looks atomic.Int64
 }
 
-func (s *blind) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *blind) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	if s.looks.Add(1) == 1 {
-		return idem.Record{}, nil
+		return driver.Record{}, nil
 	}
 	return s.Store.Get(ctx, id)
 }
@@ -150,13 +152,13 @@ func TestEngineWithAnUnknownOutcome(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		inner := memorystore.New()
 		written := over(t, inner, ringOf(t, "k2"))
-		id, req := idem.NewKeyID("", "key"), idem.BeginRequest{Route: "pay", Nonce: idem.NewNonce()}
+		id, req := idem.NewKeyID("", "key"), driver.BeginRequest{Route: "pay", Nonce: driver.NewNonce()}
 		fp, err := idem.NewFingerprint(idem.FingerprintVersion, "pay")
 		if err != nil {
 			t.Fatal(err)
 		}
 		locker := memorylock.New()
-		lease, err := locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: req.Nonce})
+		lease, err := locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: req.Nonce})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +170,7 @@ func TestEngineWithAnUnknownOutcome(t *testing.T) {
 		if err := lease.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := written.Settle(t.Context(), id, settlement(res.Record.Attempt, idem.StateUnknown, payment())); err != nil {
+		if _, err := written.Settle(t.Context(), id, settlement(res.Record.Attempt, driver.StateUnknown, payment())); err != nil {
 			t.Fatal(err)
 		}
 
@@ -184,7 +186,9 @@ func TestEngineWithAnUnknownOutcome(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := b.do(func(p *idem.Policy) {
-			p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(*payment()), nil })
+			p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+				return idem.Applied(idem.Response(*payment())), nil
+			})
 		})
 		if err != nil || !got.Replayed || string(got.Response.Body) != string(payment().Body) {
 			t.Errorf("Do() with a resolver = %+v, %v, want what it says", got, err)

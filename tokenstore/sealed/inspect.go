@@ -6,21 +6,21 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-var _ idem.StoreInspector = (*Store)(nil)
+var _ driver.StoreInspector = (*Store)(nil)
 
 // inspector is the store below. The error wraps errors.ErrUnsupported.
-func (s *Store) inspector() (idem.StoreInspector, error) {
-	if in, ok := s.wrapped.(idem.StoreInspector); ok {
+func (s *Store) inspector() (driver.StoreInspector, error) {
+	if in, ok := s.wrapped.(driver.StoreInspector); ok {
 		return in, nil
 	}
 	return nil, fmt.Errorf("tokenstore/sealed: the store below tells operators nothing: %w", errors.ErrUnsupported)
 }
 
 // Clock asks the store below. The error wraps errors.ErrUnsupported if that is no
-// [idem.StoreInspector].
+// [driver.StoreInspector].
 func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 	in, err := s.inspector()
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 }
 
 // Decisions asks the store below. The error is as for [Store.Clock].
-func (s *Store) Decisions(ctx context.Context, id idem.KeyID) ([]idem.Decided, error) {
+func (s *Store) Decisions(ctx context.Context, id driver.KeyID) ([]driver.Decided, error) {
 	in, err := s.inspector()
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) ([]idem.Decided, e
 }
 
 // EachKey asks the store below. The error is as for [Store.Clock].
-func (s *Store) EachKey(ctx context.Context, f func(idem.KeyID) bool) error {
+func (s *Store) EachKey(ctx context.Context, f func(driver.KeyID) bool) error {
 	in, err := s.inspector()
 	if err != nil {
 		return err

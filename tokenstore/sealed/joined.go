@@ -5,24 +5,24 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 var (
-	_ idem.JoinedStore = (*Joined)(nil)
-	_ idem.JoinedTx    = (*joinedTx)(nil)
+	_ driver.JoinedStore = (*Joined)(nil)
+	_ driver.JoinedTx    = (*joinedTx)(nil)
 )
 
 // Joined is a [Store] for [idem.NewJoined]. It seals the responses that commit together with
 // what a handler writes. It is safe for concurrent use. Make it with [NewJoined].
 type Joined struct {
 	*Store
-	joined idem.JoinedStore
+	joined driver.JoinedStore
 }
 
 // NewJoined returns a Joined, as [New] returns a Store. The handler gets its transaction as
 // without it.
-func NewJoined(store idem.JoinedStore, ring *Ring, opts ...Option) (*Joined, error) {
+func NewJoined(store driver.JoinedStore, ring *Ring, opts ...Option) (*Joined, error) {
 	s, err := New(store, ring, opts...)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func NewJoined(store idem.JoinedStore, ring *Ring, opts ...Option) (*Joined, err
 }
 
 // BeginJoined opens a transaction. An unreadable response of the record is omitted.
-func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (idem.JoinedBegin, error) {
+func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.JoinedRequest) (driver.JoinedBegin, error) {
 	begin, err := j.joined.BeginJoined(ctx, id, req)
 	j.warn(ctx, "begin", id, j.open(id, &begin.Record))
 	if begin.Tx != nil {
@@ -41,34 +41,34 @@ func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.Joined
 }
 
 // Held is that of the wrapped store.
-func (j *Joined) Held(ctx context.Context, id idem.KeyID) (bool, error) {
+func (j *Joined) Held(ctx context.Context, id driver.KeyID) (bool, error) {
 	return j.joined.Held(ctx, id)
 }
 
 // Probe returns the record with its response opened. The error for a response that cannot be
 // opened is that of Get.
-func (j *Joined) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (j *Joined) Probe(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	rec, err := j.joined.Probe(ctx, id)
 	return j.opened(ctx, "probe", id, rec, err)
 }
 
 // Bind is that of the wrapped store.
-func (j *Joined) Bind(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, ttl time.Duration) (idem.Fingerprint, error) {
+func (j *Joined) Bind(ctx context.Context, id driver.KeyID, fp driver.Fingerprint, ttl time.Duration) (driver.Fingerprint, error) {
 	return j.joined.Bind(ctx, id, fp, ttl)
 }
 
 // joinedTx seals the response of one attempt.
 type joinedTx struct {
-	idem.JoinedTx
+	driver.JoinedTx
 	store *Store
-	id    idem.KeyID
+	id    driver.KeyID
 }
 
 // Unwrap returns the transaction of the wrapped store, for [idem.JoinedTxOf].
-func (t *joinedTx) Unwrap() idem.JoinedTx { return t.JoinedTx }
+func (t *joinedTx) Unwrap() driver.JoinedTx { return t.JoinedTx }
 
 // Commit seals the response, which a completed record always has, and commits.
-func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
+func (t *joinedTx) Commit(ctx context.Context, s driver.Settlement) error {
 	sealed, err := t.store.ring.seal(place{t.id, s.Attempt}, s.Response)
 	if err != nil {
 		return fmt.Errorf("tokenstore/sealed: commit: %w", err)

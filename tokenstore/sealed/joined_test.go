@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -83,7 +84,7 @@ func (b *joinedBench) do(ring *sealed.Ring, key idem.Key, status int) (idem.Resu
 		b.Fatal(err)
 	}
 	return engine.Do(b.Context(), idem.Operation{Key: key, Policy: &p, Transport: idem.TransportHTTP,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay") },
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay") },
 	}, func(ctx context.Context) (idem.Response, error) {
 		tx, err := sqlstore.Tx(ctx)
 		if err != nil {
@@ -95,13 +96,13 @@ func (b *joinedBench) do(ring *sealed.Ring, key idem.Key, status int) (idem.Resu
 }
 
 // begin opens the transaction of an attempt.
-func (b *joinedBench) begin(ring *sealed.Ring, key idem.Key) idem.JoinedBegin {
+func (b *joinedBench) begin(ring *sealed.Ring, key idem.Key) driver.JoinedBegin {
 	b.Helper()
 	store, err := sealed.NewJoined(b.inner, ring)
 	if err != nil {
 		b.Fatal(err)
 	}
-	begin, err := store.BeginJoined(b.Context(), idem.NewKeyID("", key), idem.JoinedRequest{Route: "pay", Nonce: idem.NewNonce(), ResultTTL: time.Hour})
+	begin, err := store.BeginJoined(b.Context(), idem.NewKeyID("", key), driver.JoinedRequest{Route: "pay", Nonce: driver.NewNonce(), ResultTTL: time.Hour})
 	if err != nil {
 		b.Fatalf("BeginJoined(%s) = %v", key, err)
 	}
@@ -151,14 +152,14 @@ func TestJoinedProbe(t *testing.T) {
 	}
 	id := idem.NewKeyID("", "k")
 	rec, err := store.Probe(t.Context(), id)
-	if err != nil || rec.State != idem.StateCompleted || string(rec.Response.Body) != secret {
+	if err != nil || rec.State != driver.StateCompleted || string(rec.Response.Body) != secret {
 		t.Errorf("Probe() = %+v, %v, want the opened answer", rec, err)
 	}
 	if held, err := store.Held(t.Context(), id); held || err != nil {
 		t.Errorf("Held() = %v, %v, want false", held, err)
 	}
-	first := idem.Fingerprint{Version: 1, Sum: [32]byte{1}}
-	for _, fp := range []idem.Fingerprint{first, {Version: 1, Sum: [32]byte{2}}} {
+	first := driver.Fingerprint{Version: 1, Sum: [32]byte{1}}
+	for _, fp := range []driver.Fingerprint{first, {Version: 1, Sum: [32]byte{2}}} {
 		if bound, err := store.Bind(t.Context(), id, fp, time.Hour); err != nil || bound != first {
 			t.Errorf("Bind(%v) = %v, %v, want the first binding", fp, bound, err)
 		}
@@ -205,12 +206,12 @@ func TestJoinedResponseThatCannotBeSealed(t *testing.T) {
 		t.Fatalf("BeginJoined() = %+v, want a transaction", begin)
 	}
 	defer begin.Tx.Release(t.Context())
-	st := idem.Settlement{Attempt: begin.Record.Attempt, ID: begin.Record.Attempt.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour,
-		Response: &idem.Response{Header: map[string][]string{"X": make([]string, 5000)}}}
-	if err := begin.Tx.Commit(t.Context(), st); !errors.Is(err, idem.ErrResponseInvalid) {
-		t.Errorf("Commit(5000 values) = %v, want %v", err, idem.ErrResponseInvalid)
+	st := driver.Settlement{Attempt: begin.Record.Attempt, ID: begin.Record.Attempt.Nonce, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour,
+		Response: &driver.Response{Header: map[string][]string{"X": make([]string, 5000)}}}
+	if err := begin.Tx.Commit(t.Context(), st); !errors.Is(err, driver.ErrResponseInvalid) {
+		t.Errorf("Commit(5000 values) = %v, want %v", err, driver.ErrResponseInvalid)
 	}
-	st.Response = &idem.Response{Status: 201, Omitted: true}
+	st.Response = &driver.Response{Status: 201, Omitted: true}
 	if err := begin.Tx.Commit(t.Context(), st); err != nil {
 		t.Errorf("Commit(omitted) = %v, want <nil>", err)
 	}

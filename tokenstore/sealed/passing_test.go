@@ -8,49 +8,49 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // calls are all methods that ask the wrapped store.
 var calls = map[string]func(ctx context.Context, j *Joined) error{
-	"Get": func(ctx context.Context, j *Joined) error { _, err := j.Get(ctx, idem.KeyID{}); return err },
+	"Get": func(ctx context.Context, j *Joined) error { _, err := j.Get(ctx, driver.KeyID{}); return err },
 	"Issue": func(ctx context.Context, j *Joined) error {
-		_, err := j.Issue(ctx, idem.KeyID{}, time.Hour)
+		_, err := j.Issue(ctx, driver.KeyID{}, time.Hour)
 		return err
 	},
 	"Begin": func(ctx context.Context, j *Joined) error {
-		_, err := j.Begin(ctx, idem.KeyID{}, idem.BeginRequest{})
+		_, err := j.Begin(ctx, driver.KeyID{}, driver.BeginRequest{})
 		return err
 	},
 	"Settle": func(ctx context.Context, j *Joined) error {
-		_, err := j.Settle(ctx, idem.KeyID{}, idem.Settlement{Response: payment()})
+		_, err := j.Settle(ctx, driver.KeyID{}, driver.Settlement{Response: payment()})
 		return err
 	},
-	"Abort":         func(ctx context.Context, j *Joined) error { return j.Abort(ctx, idem.KeyID{}, idem.BeginRequest{}) },
-	"ListOpen":      func(ctx context.Context, j *Joined) error { _, err := j.ListOpen(ctx, idem.OpenQuery{}); return err },
-	"RetireDomain":  func(ctx context.Context, j *Joined) error { return j.RetireDomain(ctx, "d", idem.Decision{}) },
+	"Abort":         func(ctx context.Context, j *Joined) error { return j.Abort(ctx, driver.KeyID{}, driver.BeginRequest{}) },
+	"ListOpen":      func(ctx context.Context, j *Joined) error { _, err := j.ListOpen(ctx, driver.OpenQuery{}); return err },
+	"RetireDomain":  func(ctx context.Context, j *Joined) error { return j.RetireDomain(ctx, "d", driver.Decision{}) },
 	"DomainRetired": func(ctx context.Context, j *Joined) error { _, err := j.DomainRetired(ctx, "d"); return err },
 	"Ping":          func(ctx context.Context, j *Joined) error { return j.Ping(ctx) },
 	"Clock":         func(ctx context.Context, j *Joined) error { _, err := j.Clock(ctx); return err },
-	"Decisions":     func(ctx context.Context, j *Joined) error { _, err := j.Decisions(ctx, idem.KeyID{}); return err },
+	"Decisions":     func(ctx context.Context, j *Joined) error { _, err := j.Decisions(ctx, driver.KeyID{}); return err },
 	"EachKey": func(ctx context.Context, j *Joined) error {
-		return j.EachKey(ctx, func(idem.KeyID) bool { return true })
+		return j.EachKey(ctx, func(driver.KeyID) bool { return true })
 	},
 	"Replicas": func(ctx context.Context, j *Joined) error { _, _, err := j.Replicas(ctx); return err },
 	"BeginJoined": func(ctx context.Context, j *Joined) error {
-		_, err := j.BeginJoined(ctx, idem.KeyID{}, idem.JoinedRequest{})
+		_, err := j.BeginJoined(ctx, driver.KeyID{}, driver.JoinedRequest{})
 		return err
 	},
-	"Held":  func(ctx context.Context, j *Joined) error { _, err := j.Held(ctx, idem.KeyID{}); return err },
-	"Probe": func(ctx context.Context, j *Joined) error { _, err := j.Probe(ctx, idem.KeyID{}); return err },
+	"Held":  func(ctx context.Context, j *Joined) error { _, err := j.Held(ctx, driver.KeyID{}); return err },
+	"Probe": func(ctx context.Context, j *Joined) error { _, err := j.Probe(ctx, driver.KeyID{}); return err },
 	"Bind": func(ctx context.Context, j *Joined) error {
-		_, err := j.Bind(ctx, idem.KeyID{}, idem.Fingerprint{}, time.Hour)
+		_, err := j.Bind(ctx, driver.KeyID{}, driver.Fingerprint{}, time.Hour)
 		return err
 	},
 	"Commit": func(ctx context.Context, j *Joined) error {
 		tx := &joinedTx{JoinedTx: failingTx{}, store: j.Store}
-		return tx.Commit(ctx, idem.Settlement{Response: payment()})
+		return tx.Commit(ctx, driver.Settlement{Response: payment()})
 	},
 }
 
@@ -75,24 +75,24 @@ type failing struct{ *memorystore.Store }
 func (failing) Replicas(ctx context.Context) (attached, wanted int, err error) {
 	return 0, 0, ctx.Err()
 }
-func (failing) BeginJoined(ctx context.Context, _ idem.KeyID, _ idem.JoinedRequest) (begin idem.JoinedBegin, err error) {
+func (failing) BeginJoined(ctx context.Context, _ driver.KeyID, _ driver.JoinedRequest) (begin driver.JoinedBegin, err error) {
 	return begin, ctx.Err()
 }
-func (failing) Held(ctx context.Context, _ idem.KeyID) (bool, error) { return false, ctx.Err() }
-func (failing) Probe(ctx context.Context, _ idem.KeyID) (rec idem.Record, err error) {
+func (failing) Held(ctx context.Context, _ driver.KeyID) (bool, error) { return false, ctx.Err() }
+func (failing) Probe(ctx context.Context, _ driver.KeyID) (rec driver.Record, err error) {
 	return rec, ctx.Err()
 }
-func (failing) Bind(ctx context.Context, _ idem.KeyID, fp idem.Fingerprint, _ time.Duration) (idem.Fingerprint, error) {
+func (failing) Bind(ctx context.Context, _ driver.KeyID, fp driver.Fingerprint, _ time.Duration) (driver.Fingerprint, error) {
 	return fp, ctx.Err()
 }
 
-type failingTx struct{ idem.JoinedTx }
+type failingTx struct{ driver.JoinedTx }
 
-func (failingTx) Commit(ctx context.Context, _ idem.Settlement) error { return ctx.Err() }
+func (failingTx) Commit(ctx context.Context, _ driver.Settlement) error { return ctx.Err() }
 
 // A wrapped store need not tell operators anything.
 func TestQuestionsThatTheWrappedStoreCannotAnswer(t *testing.T) {
-	j := &Joined{Store: over(t, struct{ idem.Store }{memorystore.New()}, ringOf(t, "k1"))}
+	j := &Joined{Store: over(t, struct{ driver.Store }{memorystore.New()}, ringOf(t, "k1"))}
 	for _, name := range []string{"Clock", "Decisions", "EachKey", "Replicas"} {
 		if err := calls[name](t.Context(), j); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s() = %v, want %v", name, err, errors.ErrUnsupported)
@@ -104,20 +104,20 @@ func TestQuestionsThatTheWrappedStoreCannotAnswer(t *testing.T) {
 func TestNoWarningWithoutAFault(t *testing.T) {
 	var log bytes.Buffer
 	s := over(t, memorystore.New(), ringOf(t, "k1"), WithLogger(slog.New(slog.NewTextHandler(&log, nil))), WithLogger(nil))
-	id, a := stored(t, s, idem.StateUnknown, payment())
+	id, a := stored(t, s, driver.StateUnknown, payment())
 	_, req := newRequest()
 	if _, err := s.Begin(t.Context(), id, req); err != nil {
 		t.Fatal(err)
 	}
-	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{}); err != nil || len(page.Records) != 1 {
+	if page, err := s.ListOpen(t.Context(), driver.OpenQuery{}); err != nil || len(page.Records) != 1 {
 		t.Errorf("ListOpen() = %+v, %v, want the record", page, err)
 	}
-	st := settlement(a, idem.StateCompleted, payment())
+	st := settlement(a, driver.StateCompleted, payment())
 	for range 2 {
 		if _, err := s.Settle(t.Context(), id, st); err != nil {
 			t.Fatal(err)
 		}
-		st.ID = idem.NewNonce() // the second one finds the first
+		st.ID = driver.NewNonce() // the second one finds the first
 	}
 	if log.Len() > 0 {
 		t.Errorf("logged %q, want nothing", log.String())

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Marker is the header field of sealed responses. It is on no adapter's allow-list, so a
@@ -24,13 +24,13 @@ var ErrUnreadable = errors.New("tokenstore/sealed: response cannot be opened")
 
 // place is the key and the attempt of a response. A response opens at its own place only.
 type place struct {
-	id      idem.KeyID
-	attempt idem.Attempt
+	id      driver.KeyID
+	attempt driver.Attempt
 }
 
 // seal returns the sealed form of a response, or the response itself if it has no content.
 // The error is that of AppendBinary.
-func (r *Ring) seal(at place, resp *idem.Response) (*idem.Response, error) {
+func (r *Ring) seal(at place, resp *driver.Response) (*driver.Response, error) {
 	if bare(resp) {
 		return resp, nil
 	}
@@ -43,22 +43,22 @@ func (r *Ring) seal(at place, resp *idem.Response) (*idem.Response, error) {
 	body = append(body, version, byte(len(k.id)))
 	body = append(body, k.id...)
 	body = k.aead.Seal(body, nil, plain, at.bind(k.id, resp.Status)) //nolint:gosec // G407: this AEAD makes its own nonces
-	return &idem.Response{Status: resp.Status, Header: map[string][]string{Marker: {""}}, Body: body, Omitted: true}, nil
+	return &driver.Response{Status: resp.Status, Header: map[string][]string{Marker: {""}}, Body: body, Omitted: true}, nil
 }
 
 // bare reports whether a response has a status only.
-func bare(r *idem.Response) bool {
+func bare(r *driver.Response) bool {
 	return r.Omitted && len(r.Header) == 0 && len(r.Trailer) == 0 && len(r.Body) == 0
 }
 
 // marked reports whether a response claims to be sealed.
-func marked(r *idem.Response) bool {
+func marked(r *driver.Response) bool {
 	_, ok := r.Header[Marker]
 	return ok
 }
 
 // open returns the response in a sealed form. The error wraps ErrUnreadable.
-func (r *Ring) open(at place, sealed *idem.Response) (*idem.Response, error) {
+func (r *Ring) open(at place, sealed *driver.Response) (*driver.Response, error) {
 	// The form is exact, because any other field would not be authenticated.
 	if !sealed.Omitted || len(sealed.Trailer) > 0 || len(sealed.Header) != 1 || !slices.Equal(sealed.Header[Marker], []string{""}) {
 		return nil, fmt.Errorf("%w: it is malformed", ErrUnreadable)
@@ -83,7 +83,7 @@ func (r *Ring) open(at place, sealed *idem.Response) (*idem.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: it was changed, it belongs to another key or attempt, or another ring key %q sealed it", ErrUnreadable, id)
 	}
-	resp := new(idem.Response)
+	resp := new(driver.Response)
 	if err := resp.UnmarshalBinary(plain); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}

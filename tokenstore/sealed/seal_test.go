@@ -11,22 +11,23 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // here is where the responses of these tests belong.
 func here() place {
-	return place{idem.NewKeyID("merchant", "key"), idem.Attempt{Number: 3, Nonce: idem.Nonce{1, 2, 3},
-		Fence: idem.Fence{Domain: "f47ac10b-58cc-4372-a567-0e02b2c3d479", Token: 1 << 40}}}
+	return place{idem.NewKeyID("merchant", "key"), driver.Attempt{Number: 3, Nonce: driver.Nonce{1, 2, 3},
+		Fence: driver.Fence{Domain: "f47ac10b-58cc-4372-a567-0e02b2c3d479", Token: 1 << 40}}}
 }
 
-func payment() *idem.Response {
-	return &idem.Response{Status: 201,
+func payment() *driver.Response {
+	return &driver.Response{Status: 201,
 		Header:  map[string][]string{"Content-Type": {"application/json"}, "Location": {"/v1/payments/pay_secret"}},
 		Trailer: map[string][]string{"grpc-status-details-bin": {"trailer secret"}},
 		Body:    []byte(`{"id":"pay_secret","note":"body secret"}`)}
 }
 
-func mustSeal(tb testing.TB, r *Ring, at place, resp *idem.Response) *idem.Response {
+func mustSeal(tb testing.TB, r *Ring, at place, resp *driver.Response) *driver.Response {
 	tb.Helper()
 	sealed, err := r.seal(at, resp)
 	if err != nil {
@@ -36,7 +37,7 @@ func mustSeal(tb testing.TB, r *Ring, at place, resp *idem.Response) *idem.Respo
 }
 
 // packed is a response as stores keep it.
-func packed(tb testing.TB, r *idem.Response) []byte {
+func packed(tb testing.TB, r *driver.Response) []byte {
 	tb.Helper()
 	b, err := r.AppendBinary(nil)
 	if err != nil {
@@ -47,7 +48,7 @@ func packed(tb testing.TB, r *idem.Response) []byte {
 
 func TestSealedResponsesComeBack(t *testing.T) {
 	ring := ringOf(t, "k1")
-	for name, resp := range map[string]*idem.Response{
+	for name, resp := range map[string]*driver.Response{
 		"nothing":               {},
 		"payment":               payment(),
 		"status only":           {Status: 204},
@@ -73,13 +74,13 @@ func TestSealedResponsesComeBack(t *testing.T) {
 	if bytes.Equal(one.Body, two.Body) {
 		t.Error("seal() twice = equal bytes, want a nonce for each")
 	}
-	bare := &idem.Response{Status: 200, Omitted: true}
+	bare := &driver.Response{Status: 200, Omitted: true}
 	if got := mustSeal(t, ring, here(), bare); got != bare {
 		t.Errorf("seal(%+v) = %+v, want it as it is", bare, got)
 	}
 	many := map[string][]string{"X": make([]string, 5000)}
-	if _, err := ring.seal(here(), &idem.Response{Header: many}); !errors.Is(err, idem.ErrResponseInvalid) {
-		t.Errorf("seal(5000 values) = %v, want %v", err, idem.ErrResponseInvalid)
+	if _, err := ring.seal(here(), &driver.Response{Header: many}); !errors.Is(err, driver.ErrResponseInvalid) {
+		t.Errorf("seal(5000 values) = %v, want %v", err, driver.ErrResponseInvalid)
 	}
 }
 
@@ -88,12 +89,12 @@ func TestChangedBitsAreRefused(t *testing.T) {
 	ring := ringOf(t, "k1", "k0", "i1", "j1", "k3", "k5", "k9") // IDs that a bit away from k1, too
 	raw := packed(t, mustSeal(t, ring, here(), payment()))
 	s := &Store{ring: ring}
-	opened := func(raw []byte) (*idem.Response, error) {
-		var stored idem.Response
+	opened := func(raw []byte) (*driver.Response, error) {
+		var stored driver.Response
 		if err := stored.UnmarshalBinary(raw); err != nil {
 			return nil, err
 		}
-		rec := idem.Record{Attempt: here().attempt, Response: &stored}
+		rec := driver.Record{Attempt: here().attempt, Response: &stored}
 		err := s.open(here().id, &rec)
 		return rec.Response, err
 	}
@@ -123,18 +124,18 @@ func TestChangedBitsAreRefused(t *testing.T) {
 func TestMovedResponsesAreRefused(t *testing.T) {
 	ring := ringOf(t, "k1")
 	sealed := mustSeal(t, ring, here(), payment())
-	for name, move := range map[string]func(*place, *idem.Response){
-		"key ID":  func(p *place, _ *idem.Response) { p.id[31]++ },
-		"number":  func(p *place, _ *idem.Response) { p.attempt.Number++ },
-		"token":   func(p *place, _ *idem.Response) { p.attempt.Fence.Token++ },
-		"domain":  func(p *place, _ *idem.Response) { p.attempt.Fence.Domain += "x" },
-		"nonce":   func(p *place, _ *idem.Response) { p.attempt.Nonce[15]++ },
-		"status":  func(_ *place, r *idem.Response) { r.Status++ },
-		"plus 64": func(_ *place, r *idem.Response) { r.Status += 1 << 32 },
-		"shown":   func(_ *place, r *idem.Response) { r.Omitted = false },
-		"trailer": func(_ *place, r *idem.Response) { r.Trailer = map[string][]string{"X": nil} },
-		"header":  func(_ *place, r *idem.Response) { r.Header = map[string][]string{Marker: {""}, "Set-Cookie": {"x"}} },
-		"values":  func(_ *place, r *idem.Response) { r.Header = map[string][]string{Marker: {"", ""}} },
+	for name, move := range map[string]func(*place, *driver.Response){
+		"key ID":  func(p *place, _ *driver.Response) { p.id[31]++ },
+		"number":  func(p *place, _ *driver.Response) { p.attempt.Number++ },
+		"token":   func(p *place, _ *driver.Response) { p.attempt.Fence.Token++ },
+		"domain":  func(p *place, _ *driver.Response) { p.attempt.Fence.Domain += "x" },
+		"nonce":   func(p *place, _ *driver.Response) { p.attempt.Nonce[15]++ },
+		"status":  func(_ *place, r *driver.Response) { r.Status++ },
+		"plus 64": func(_ *place, r *driver.Response) { r.Status += 1 << 32 },
+		"shown":   func(_ *place, r *driver.Response) { r.Omitted = false },
+		"trailer": func(_ *place, r *driver.Response) { r.Trailer = map[string][]string{"X": nil} },
+		"header":  func(_ *place, r *driver.Response) { r.Header = map[string][]string{Marker: {""}, "Set-Cookie": {"x"}} },
+		"values":  func(_ *place, r *driver.Response) { r.Header = map[string][]string{Marker: {"", ""}} },
 	} {
 		at, moved := here(), *sealed
 		move(&at, &moved)
@@ -172,7 +173,7 @@ func TestRotation(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		ring   *Ring
-		sealed *idem.Response
+		sealed *driver.Response
 		names  string // in the error; "" where it opens
 	}{
 		{"before, opened by both", both, before, ""},
@@ -237,13 +238,13 @@ const golden = "01026b31c011a121810fd309c558dd29b3a864a0edd8f4d2f58dc7a95644a46b
 	"c2590debf2b392a6d74b8dac521eeda61b215420f5dd294edbc81b2eb16a4f5239cacae3d583b558fe2e3c856d22772c" +
 	"97ccd0683edd57e891d1b2987cd9a95b8c28428107f639717ce6e6340a7a3af46afdba8e09593eb47a2ae777852229"
 
-func goldenResponse(tb testing.TB) *idem.Response {
+func goldenResponse(tb testing.TB) *driver.Response {
 	tb.Helper()
 	body, err := hex.DecodeString(golden)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &idem.Response{Status: 201, Header: map[string][]string{Marker: {""}}, Body: body, Omitted: true}
+	return &driver.Response{Status: 201, Header: map[string][]string{Marker: {""}}, Body: body, Omitted: true}
 }
 
 // A later build may store responses in a form that this one cannot read. Such a response is
@@ -277,7 +278,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add(0, []byte{1, 255, 'k'})
 	f.Add(0, append([]byte{1, 2}, "k1"...))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		given := &idem.Response{Status: status, Header: map[string][]string{Marker: {""}}, Body: slices.Clone(body), Omitted: true}
+		given := &driver.Response{Status: status, Header: map[string][]string{Marker: {""}}, Body: slices.Clone(body), Omitted: true}
 		got, err := ring.open(here(), given)
 		genuine := status == good.Status && bytes.Equal(body, good.Body)
 		if genuine != (err == nil) || (got == nil) != (err != nil) || err != nil && !errors.Is(err, ErrUnreadable) {
@@ -291,7 +292,7 @@ func FuzzOpen(f *testing.F) {
 
 func BenchmarkSealOpen(b *testing.B) {
 	ring := ringOf(b, "k1")
-	resp := &idem.Response{Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}}, Body: bytes.Repeat([]byte("x"), 1<<10)}
+	resp := &driver.Response{Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}}, Body: bytes.Repeat([]byte("x"), 1<<10)}
 	sealed := mustSeal(b, ring, here(), resp)
 	b.Run("seal", func(b *testing.B) {
 		b.ReportAllocs()

@@ -7,15 +7,15 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-var _ idem.Store = (*Store)(nil)
+var _ driver.Store = (*Store)(nil)
 
 // wrapped gives Store the methods without responses.
-type wrapped = idem.Store
+type wrapped = driver.Store
 
-// Store seals the responses of another [idem.Store]. It is safe for concurrent use. Make
+// Store seals the responses of another [driver.Store]. It is safe for concurrent use. Make
 // it with [New].
 type Store struct {
 	wrapped
@@ -43,9 +43,9 @@ func WithLogger(log *slog.Logger) Option {
 }
 
 // New returns a Store. It seals responses with the ring's first key and puts them into
-// store. The caller closes store, and keeps it for methods beyond [idem.Store], such as
+// store. The caller closes store, and keeps it for methods beyond [driver.Store], such as
 // accepting a loss.
-func New(store idem.Store, ring *Ring, opts ...Option) (*Store, error) {
+func New(store driver.Store, ring *Ring, opts ...Option) (*Store, error) {
 	if store == nil {
 		return nil, errors.New("tokenstore/sealed: New needs a store")
 	}
@@ -62,21 +62,21 @@ func New(store idem.Store, ring *Ring, opts ...Option) (*Store, error) {
 }
 
 // Get returns the record with its response opened. If the response of a completed record
-// cannot be opened, the error wraps ErrUnreadable and idem.ErrUnavailable, and Get returns
+// cannot be opened, the error wraps ErrUnreadable and driver.ErrUnavailable, and Get returns
 // the record too, with its response omitted.
-func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *Store) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	rec, err := s.wrapped.Get(ctx, id)
 	return s.opened(ctx, "get", id, rec, err)
 }
 
 // opened is what a call that reads one record returns.
-func (s *Store) opened(ctx context.Context, call string, id idem.KeyID, rec idem.Record, err error) (idem.Record, error) {
+func (s *Store) opened(ctx context.Context, call string, id driver.KeyID, rec driver.Record, err error) (driver.Record, error) {
 	unreadable := s.open(id, &rec)
 	switch {
 	case err != nil || unreadable == nil:
 		return rec, err
-	case rec.State == idem.StateCompleted:
-		return rec, fmt.Errorf("tokenstore/sealed: %s %s: %w: %w", call, id.OperationID(), unreadable, idem.ErrUnavailable)
+	case rec.State == driver.StateCompleted:
+		return rec, fmt.Errorf("tokenstore/sealed: %s %s: %w: %w", call, id.OperationID(), unreadable, driver.ErrUnavailable)
 	}
 	s.warn(ctx, call, id, unreadable)
 	return rec, nil
@@ -84,14 +84,14 @@ func (s *Store) opened(ctx context.Context, call string, id idem.KeyID, rec idem
 
 // Issue makes a record in StateIssued, or returns the existing record. An unreadable
 // response is omitted.
-func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
+func (s *Store) Issue(ctx context.Context, id driver.KeyID, ttl time.Duration) (driver.Record, error) {
 	rec, err := s.wrapped.Issue(ctx, id, ttl)
 	s.warn(ctx, "issue", id, s.open(id, &rec))
 	return rec, err
 }
 
 // Begin starts an attempt if the record allows it. An unreadable response is omitted.
-func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+func (s *Store) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 	res, err := s.wrapped.Begin(ctx, id, req)
 	s.warn(ctx, "begin", id, s.open(id, &res.Record))
 	return res, err
@@ -100,16 +100,16 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 // Settle seals the response and closes the attempt, or marks it unknown. If another
 // settlement stands and its response cannot be opened, that response is omitted. A sealed
 // response is longer. If it is too long for the wrapped store, the error wraps
-// idem.ErrResponseInvalid.
-func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+// driver.ErrResponseInvalid.
+func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	given := st.Response
 	switch {
-	case st.State == idem.StateReleased:
+	case st.State == driver.StateReleased:
 		st.Response = nil // a released record has no response
 	case given != nil:
 		sealed, err := s.ring.seal(place{id, st.Attempt}, given)
 		if err != nil {
-			return idem.SettleResult{}, fmt.Errorf("tokenstore/sealed: settle: %w", err)
+			return driver.SettleResult{}, fmt.Errorf("tokenstore/sealed: settle: %w", err)
 		}
 		st.Response = sealed
 	}
@@ -123,7 +123,7 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 }
 
 // ListOpen lists open records. Unreadable responses are omitted.
-func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s *Store) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	page, err := s.wrapped.ListOpen(ctx, q)
 	bad, first := 0, error(nil)
 	for i := range page.Records {
@@ -142,7 +142,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, 
 
 // open opens the response of a record from the wrapped store. If that fails, the error says
 // why, and an omitted response takes its place.
-func (s *Store) open(id idem.KeyID, rec *idem.Record) error {
+func (s *Store) open(id driver.KeyID, rec *driver.Record) error {
 	stored := rec.Response
 	switch {
 	case stored == nil || bare(stored):
@@ -151,7 +151,7 @@ func (s *Store) open(id idem.KeyID, rec *idem.Record) error {
 		return nil
 	}
 	// The wrapped store may still own the response, so this makes a new one.
-	rec.Response = &idem.Response{Status: stored.Status, Omitted: true}
+	rec.Response = &driver.Response{Status: stored.Status, Omitted: true}
 	if !marked(stored) {
 		return fmt.Errorf("%w: it is not sealed", ErrUnreadable)
 	}
@@ -162,7 +162,7 @@ func (s *Store) open(id idem.KeyID, rec *idem.Record) error {
 	return err
 }
 
-func (s *Store) warn(ctx context.Context, call string, id idem.KeyID, err error) {
+func (s *Store) warn(ctx context.Context, call string, id driver.KeyID, err error) {
 	if err != nil {
 		s.log.WarnContext(ctx, "a stored response cannot be opened", slog.String("call", call), slog.String("op", id.OperationID()), slog.Any("err", err))
 	}

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -24,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
 
 // over wraps a store. Its log goes nowhere.
-func over(tb testing.TB, store idem.Store, ring *Ring, opts ...Option) *Store {
+func over(tb testing.TB, store driver.Store, ring *Ring, opts ...Option) *Store {
 	tb.Helper()
 	s, err := New(store, ring, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 	if err != nil {
@@ -35,7 +36,7 @@ func over(tb testing.TB, store idem.Store, ring *Ring, opts ...Option) *Store {
 
 // onRedis makes stores on one server. raw returns every key and every value under their
 // prefix, one after the other.
-func onRedis(tb testing.TB) (open func() idem.Store, raw func() []byte) {
+func onRedis(tb testing.TB) (open func() driver.Store, raw func() []byte) {
 	tb.Helper()
 	client, err := redisstore.Connect(testserver.SharedRedis(tb))
 	if err != nil {
@@ -44,7 +45,7 @@ func onRedis(tb testing.TB) (open func() idem.Store, raw func() []byte) {
 	tb.Cleanup(func() { _ = client.Close() })
 	prefix := strings.TrimSuffix(testserver.KeyPrefix(tb), ":")
 	stores := 0
-	open = func() idem.Store {
+	open = func() driver.Store {
 		stores++
 		s, err := redisstore.New(context.Background(), client, redisstore.WithPrefix(fmt.Sprint(prefix, "-", stores)), redisstore.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
@@ -94,7 +95,7 @@ func TestStoreOverMemory(t *testing.T) {
 	c := &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	ring := ringOf(t, "k2", "k1")
 	idemtest.RunStore(t, idemtest.StoreHarness{
-		New:     func(tb testing.TB) idem.Store { return over(tb, memorystore.New(memorystore.WithClock(c.Now)), ring) },
+		New:     func(tb testing.TB) driver.Store { return over(tb, memorystore.New(memorystore.WithClock(c.Now)), ring) },
 		Advance: c.Advance,
 	})
 }
@@ -102,13 +103,13 @@ func TestStoreOverMemory(t *testing.T) {
 func TestStoreOverRedis(t *testing.T) {
 	open, _ := onRedis(t)
 	ring := ringOf(t, "k2", "k1")
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, open(), ring) }})
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store { return over(tb, open(), ring) }})
 }
 
 // A store that accepts plain responses keeps the contract, too.
 func TestStoreWithPlainOverMemory(t *testing.T) {
 	ring := ringOf(t, "k1")
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, memorystore.New(), ring, WithPlain()) }})
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store { return over(tb, memorystore.New(), ring, WithPlain()) }})
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -125,18 +126,18 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func newRequest() (idem.KeyID, idem.BeginRequest) {
-	n := idem.NewNonce()
-	return idem.NewKeyID("merchant", idem.Key(n.String())), idem.BeginRequest{Route: "http POST /v1/payments", Nonce: n,
-		Fence: idem.Fence{Domain: "sealed-test", Token: uint64(time.Now().UnixNano())}, Fingerprint: idem.Fingerprint{Version: 1}}
+func newRequest() (driver.KeyID, driver.BeginRequest) {
+	n := driver.NewNonce()
+	return idem.NewKeyID("merchant", idem.Key(n.String())), driver.BeginRequest{Route: "http POST /v1/payments", Nonce: n,
+		Fence: driver.Fence{Domain: "sealed-test", Token: uint64(time.Now().UnixNano())}, Fingerprint: driver.Fingerprint{Version: 1}}
 }
 
-func settlement(a idem.Attempt, state idem.State, resp *idem.Response) idem.Settlement {
-	return idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: state, Response: resp, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
+func settlement(a driver.Attempt, state driver.State, resp *driver.Response) driver.Settlement {
+	return driver.Settlement{Attempt: a, ID: driver.NewNonce(), State: state, Response: resp, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
 }
 
 // stored begins a key and settles it, in one store.
-func stored(tb testing.TB, s idem.Store, state idem.State, resp *idem.Response) (idem.KeyID, idem.Attempt) {
+func stored(tb testing.TB, s driver.Store, state driver.State, resp *driver.Response) (driver.KeyID, driver.Attempt) {
 	tb.Helper()
 	id, req := newRequest()
 	res, err := s.Begin(context.Background(), id, req)
@@ -155,16 +156,16 @@ func TestRedisHoldsNothingOfResponses(t *testing.T) {
 	s := over(t, open(), ringOf(t, "k1"))
 	large := payment()
 	large.Body = bytes.Repeat(large.Body, 200) // has a key of its own
-	for _, resp := range []*idem.Response{payment(), large} {
-		for _, state := range []idem.State{idem.StateCompleted, idem.StateUnknown, idem.StateReleased} {
+	for _, resp := range []*driver.Response{payment(), large} {
+		for _, state := range []driver.State{driver.StateCompleted, driver.StateUnknown, driver.StateReleased} {
 			stored(t, s, state, resp)
 		}
 		omitted := *resp
 		omitted.Omitted = true
-		stored(t, s, idem.StateCompleted, &omitted)
+		stored(t, s, driver.StateCompleted, &omitted)
 		id, req := newRequest() // restored
-		st := settlement(idem.Attempt{Number: 2, Fence: req.Fence, Nonce: req.Nonce}, idem.StateCompleted, resp)
-		st.Repair, st.LeaseTrusted = &idem.Repair{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
+		st := settlement(driver.Attempt{Number: 2, Fence: req.Fence, Nonce: req.Nonce}, driver.StateCompleted, resp)
+		st.Repair, st.LeaseTrusted = &driver.Repair{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
 		if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled || !reflect.DeepEqual(res.Record.Response, resp) {
 			t.Fatalf("Settle() of a missing record = %+v, %v, want it settled", res, err)
 		}
@@ -181,7 +182,7 @@ func TestRedisHoldsNothingOfResponses(t *testing.T) {
 			t.Errorf("Redis holds %q: %q", secret, all[max(0, i-100):i+len(secret)])
 		}
 	}
-	stored(t, open(), idem.StateCompleted, payment())
+	stored(t, open(), driver.StateCompleted, payment())
 	if !bytes.Contains(raw(), []byte("trailer secret")) {
 		t.Error("a plain response is not found: the look is broken")
 	}
@@ -189,12 +190,12 @@ func TestRedisHoldsNothingOfResponses(t *testing.T) {
 
 // spy shows what the wrapped store was given and lets a test answer otherwise.
 type spy struct {
-	idem.Store
-	settled []idem.Settlement
-	change  func(*idem.Record)
+	driver.Store
+	settled []driver.Settlement
+	change  func(*driver.Record)
 }
 
-func (s *spy) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (s *spy) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	if s.change != nil {
 		s.change(&rec)
@@ -202,7 +203,7 @@ func (s *spy) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	return rec, err
 }
 
-func (s *spy) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+func (s *spy) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 	res, err := s.Store.Begin(ctx, id, req)
 	if s.change != nil {
 		s.change(&res.Record)
@@ -210,7 +211,7 @@ func (s *spy) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (
 	return res, err
 }
 
-func (s *spy) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (s *spy) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	s.settled = append(s.settled, st)
 	return s.Store.Settle(ctx, id, st)
 }
@@ -219,11 +220,11 @@ func (s *spy) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (id
 // all backends return it; else it could not be opened.
 func TestAttemptComesBackAsItWasSettled(t *testing.T) {
 	openRedis, _ := onRedis(t)
-	for name, open := range map[string]func() idem.Store{"memory": func() idem.Store { return memorystore.New() }, "redis": openRedis} {
+	for name, open := range map[string]func() driver.Store{"memory": func() driver.Store { return memorystore.New() }, "redis": openRedis} {
 		t.Run(name, func(t *testing.T) {
 			sp := &spy{Store: open()}
 			s := over(t, sp, ringOf(t, "k1"))
-			check := func(what string, id idem.KeyID) {
+			check := func(what string, id driver.KeyID) {
 				t.Helper()
 				rec, err := s.Get(t.Context(), id)
 				last := sp.settled[len(sp.settled)-1]
@@ -231,20 +232,20 @@ func TestAttemptComesBackAsItWasSettled(t *testing.T) {
 					t.Errorf("%s: Get() = attempt %+v, %+v, %v, want %+v and the payment", what, rec.Attempt, rec.Response, err, last.Attempt)
 				}
 			}
-			for _, state := range []idem.State{idem.StateCompleted, idem.StateUnknown} {
+			for _, state := range []driver.State{driver.StateCompleted, driver.StateUnknown} {
 				id, a := stored(t, s, state, payment())
 				check("settled as "+state.String(), id)
-				if state == idem.StateUnknown {
-					if _, err := s.Settle(t.Context(), id, settlement(a, idem.StateCompleted, payment())); err != nil {
+				if state == driver.StateUnknown {
+					if _, err := s.Settle(t.Context(), id, settlement(a, driver.StateCompleted, payment())); err != nil {
 						t.Fatal(err)
 					}
 					check("decided", id)
 				}
 				id, req := newRequest()
 				// The longest domain and the largest numbers.
-				st := settlement(idem.Attempt{Number: ^uint32(0), Nonce: req.Nonce,
-					Fence: idem.Fence{Domain: strings.Repeat("d", 255), Token: ^uint64(0)}}, state, payment())
-				st.Repair = &idem.Repair{Started: time.Now()}
+				st := settlement(driver.Attempt{Number: ^uint32(0), Nonce: req.Nonce,
+					Fence: driver.Fence{Domain: strings.Repeat("d", 255), Token: ^uint64(0)}}, state, payment())
+				st.Repair = &driver.Repair{Started: time.Now()}
 				if _, err := s.Settle(t.Context(), id, st); err != nil {
 					t.Fatal(err)
 				}
@@ -257,7 +258,7 @@ func TestAttemptComesBackAsItWasSettled(t *testing.T) {
 // A released response is stored nowhere and costs no sealing.
 func TestReleasedIsNotSealed(t *testing.T) {
 	sp := &spy{Store: memorystore.New()}
-	stored(t, over(t, sp, ringOf(t, "k1")), idem.StateReleased, payment())
+	stored(t, over(t, sp, ringOf(t, "k1")), driver.StateReleased, payment())
 	if got := sp.settled[0].Response; got != nil {
 		t.Errorf("Settle(released) passed on %+v, want no response", got)
 	}
@@ -266,30 +267,30 @@ func TestReleasedIsNotSealed(t *testing.T) {
 // unreadable are stores whose responses a store with ring k1 cannot open.
 var unreadable = []struct {
 	name  string
-	write func(tb testing.TB, inner idem.Store) idem.Store
+	write func(tb testing.TB, inner driver.Store) driver.Store
 	says  string
 }{
-	{"another ring", func(tb testing.TB, inner idem.Store) idem.Store { return over(tb, inner, ringOf(tb, "k9")) }, `"k9"`},
-	{"plain", func(_ testing.TB, inner idem.Store) idem.Store { return inner }, "not sealed"},
-	{"tampered with", func(tb testing.TB, inner idem.Store) idem.Store {
+	{"another ring", func(tb testing.TB, inner driver.Store) driver.Store { return over(tb, inner, ringOf(tb, "k9")) }, `"k9"`},
+	{"plain", func(_ testing.TB, inner driver.Store) driver.Store { return inner }, "not sealed"},
+	{"tampered with", func(tb testing.TB, inner driver.Store) driver.Store {
 		return tamperer{inner, ringOf(tb, "k1"), func(b []byte) { b[len(b)-1]++ }}
 	}, "changed"},
-	{"of a later build", func(tb testing.TB, inner idem.Store) idem.Store {
+	{"of a later build", func(tb testing.TB, inner driver.Store) driver.Store {
 		return tamperer{inner, ringOf(tb, "k1"), func(b []byte) { b[0]++ }}
 	}, fmt.Sprintf("of version %d", version+1)},
 }
 
 // tamperer changes the body of each sealed response.
 type tamperer struct {
-	idem.Store
+	driver.Store
 	ring   *Ring
 	change func(body []byte)
 }
 
-func (s tamperer) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (s tamperer) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	sealed, err := s.ring.seal(place{id, st.Attempt}, st.Response)
 	if err != nil {
-		return idem.SettleResult{}, err
+		return driver.SettleResult{}, err
 	}
 	s.change(sealed.Body)
 	st.Response = sealed
@@ -297,7 +298,7 @@ func (s tamperer) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement)
 }
 
 func TestUnreadableResponses(t *testing.T) {
-	omitted := &idem.Response{Status: 201, Omitted: true}
+	omitted := &driver.Response{Status: 201, Omitted: true}
 	for _, tt := range unreadable {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := t.Context()
@@ -312,12 +313,12 @@ func TestUnreadableResponses(t *testing.T) {
 				log.Reset()
 			}
 
-			id, a := stored(t, tt.write(t, inner), idem.StateCompleted, payment())
+			id, a := stored(t, tt.write(t, inner), driver.StateCompleted, payment())
 			rec, err := s.Get(ctx, id)
-			if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrUnreadable) || !strings.Contains(err.Error(), tt.says) {
+			if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrUnreadable) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("Get(completed) = %v, want ErrUnavailable and %q", err, tt.says)
 			}
-			if rec.State != idem.StateCompleted || rec.Attempt != a || !reflect.DeepEqual(rec.Response, omitted) {
+			if rec.State != driver.StateCompleted || rec.Attempt != a || !reflect.DeepEqual(rec.Response, omitted) {
 				t.Errorf("Get(completed) = %+v beside the error, want the record without its response", rec)
 			}
 			if log.Len() > 0 {
@@ -325,7 +326,7 @@ func TestUnreadableResponses(t *testing.T) {
 			}
 			_, req := newRequest()
 			res, err := s.Begin(ctx, id, req)
-			if err != nil || res.Begun || res.Record.State != idem.StateCompleted || !reflect.DeepEqual(res.Record.Response, omitted) {
+			if err != nil || res.Begun || res.Record.State != driver.StateCompleted || !reflect.DeepEqual(res.Record.Response, omitted) {
 				t.Errorf("Begin(completed) = %+v, %v, want the record without its response", res, err)
 			}
 			warned("begin")
@@ -333,19 +334,19 @@ func TestUnreadableResponses(t *testing.T) {
 				t.Errorf("Issue(completed) = %+v, %v, want the record without its response", rec, err)
 			}
 			warned("issue")
-			got, err := s.Settle(ctx, id, settlement(a, idem.StateCompleted, payment()))
+			got, err := s.Settle(ctx, id, settlement(a, driver.StateCompleted, payment()))
 			if err != nil || got.Settled || !reflect.DeepEqual(got.Record.Response, omitted) {
 				t.Errorf("Settle(completed) = %+v, %v, want somebody else's, without its response", got, err)
 			}
 			warned("settle")
 
-			id, a = stored(t, tt.write(t, inner), idem.StateUnknown, payment())
+			id, a = stored(t, tt.write(t, inner), driver.StateUnknown, payment())
 			rec, err = s.Get(ctx, id)
-			if err != nil || rec.State != idem.StateUnknown || !reflect.DeepEqual(rec.Response, omitted) {
+			if err != nil || rec.State != driver.StateUnknown || !reflect.DeepEqual(rec.Response, omitted) {
 				t.Errorf("Get(unknown) = %+v, %v, want the record without its response", rec, err)
 			}
 			warned("get")
-			page, err := s.ListOpen(ctx, idem.OpenQuery{})
+			page, err := s.ListOpen(ctx, driver.OpenQuery{})
 			list := page.Records
 			if err != nil || len(list) != 1 || !reflect.DeepEqual(list[0].Record.Response, omitted) {
 				t.Errorf("Open() = %+v, %v, want one record without its response", list, err)
@@ -355,7 +356,7 @@ func TestUnreadableResponses(t *testing.T) {
 			if before, err := inner.Get(ctx, id); err != nil || bare(before.Response) {
 				t.Errorf("stored response = %+v, %v, want it as it was", before.Response, err)
 			}
-			if got, err := s.Settle(ctx, id, settlement(a, idem.StateCompleted, payment())); err != nil || !got.Settled {
+			if got, err := s.Settle(ctx, id, settlement(a, driver.StateCompleted, payment())); err != nil || !got.Settled {
 				t.Errorf("Settle(unknown) = %+v, %v, want it settled", got, err)
 			}
 			if rec, err := s.Get(ctx, id); err != nil || !reflect.DeepEqual(rec.Response, payment()) {
@@ -367,16 +368,16 @@ func TestUnreadableResponses(t *testing.T) {
 
 func TestPlainResponsesAreAcceptedForAMigration(t *testing.T) {
 	inner := memorystore.New()
-	id, _ := stored(t, inner, idem.StateCompleted, payment())
+	id, _ := stored(t, inner, driver.StateCompleted, payment())
 	s := over(t, inner, ringOf(t, "k1"), WithPlain())
 	if rec, err := s.Get(t.Context(), id); err != nil || !reflect.DeepEqual(rec.Response, payment()) {
 		t.Errorf("Get(plain) = %+v, %v, want the payment", rec.Response, err)
 	}
-	sealed, _ := stored(t, s, idem.StateCompleted, payment())
+	sealed, _ := stored(t, s, driver.StateCompleted, payment())
 	if rec, err := inner.Get(t.Context(), sealed); err != nil || !marked(rec.Response) {
 		t.Errorf("a new response is stored as %+v, %v, want it sealed", rec.Response, err)
 	}
-	foreign, _ := stored(t, over(t, inner, ringOf(t, "k9")), idem.StateCompleted, payment())
+	foreign, _ := stored(t, over(t, inner, ringOf(t, "k9")), driver.StateCompleted, payment())
 	if _, err := s.Get(t.Context(), foreign); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("Get(sealed by another ring) = %v, want %v", err, ErrUnreadable)
 	}
@@ -387,16 +388,16 @@ func TestPlainResponsesAreAcceptedForAMigration(t *testing.T) {
 func TestResponseMovedInTheStore(t *testing.T) {
 	sp := &spy{Store: memorystore.New()}
 	s := over(t, sp, ringOf(t, "k1"))
-	from, _ := stored(t, s, idem.StateCompleted, payment())
+	from, _ := stored(t, s, driver.StateCompleted, payment())
 	stolen, err := sp.Store.Get(t.Context(), from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, _ := stored(t, s, idem.StateCompleted, &idem.Response{Status: 201, Body: []byte("theirs")})
-	for name, change := range map[string]func(*idem.Record){
-		"response":              func(r *idem.Record) { r.Response = stolen.Response },
-		"response with attempt": func(r *idem.Record) { r.Response, r.Attempt = stolen.Response, stolen.Attempt },
-		"attempt":               func(r *idem.Record) { r.Attempt.Number++ },
+	to, _ := stored(t, s, driver.StateCompleted, &driver.Response{Status: 201, Body: []byte("theirs")})
+	for name, change := range map[string]func(*driver.Record){
+		"response":              func(r *driver.Record) { r.Response = stolen.Response },
+		"response with attempt": func(r *driver.Record) { r.Response, r.Attempt = stolen.Response, stolen.Attempt },
+		"attempt":               func(r *driver.Record) { r.Attempt.Number++ },
 	} {
 		sp.change = change
 		if rec, err := s.Get(t.Context(), to); !errors.Is(err, ErrUnreadable) || len(rec.Response.Body) > 0 {
@@ -411,13 +412,13 @@ func TestResponseMovedInTheStore(t *testing.T) {
 
 // full is a store that can hold no response above a length.
 type full struct {
-	idem.Store
+	driver.Store
 	most int
 }
 
-func (s full) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+func (s full) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
 	if st.Response != nil && len(st.Response.Body) > s.most {
-		return idem.SettleResult{}, fmt.Errorf("full: %w", idem.ErrResponseInvalid)
+		return driver.SettleResult{}, fmt.Errorf("full: %w", driver.ErrResponseInvalid)
 	}
 	return s.Store.Settle(ctx, id, st)
 }
@@ -429,15 +430,15 @@ func TestTooLongOnceSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := settlement(res.Record.Attempt, idem.StateCompleted, &idem.Response{Status: 200, Body: make([]byte, 90)})
-	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) {
-		t.Errorf("Settle(too long) = %v, want %v", err, idem.ErrResponseInvalid)
+	st := settlement(res.Record.Attempt, driver.StateCompleted, &driver.Response{Status: 200, Body: make([]byte, 90)})
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, driver.ErrResponseInvalid) {
+		t.Errorf("Settle(too long) = %v, want %v", err, driver.ErrResponseInvalid)
 	}
-	st.Response = &idem.Response{Header: map[string][]string{"X": make([]string, 5000)}}
-	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) {
-		t.Errorf("Settle(too many values) = %v, want %v", err, idem.ErrResponseInvalid)
+	st.Response = &driver.Response{Header: map[string][]string{"X": make([]string, 5000)}}
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, driver.ErrResponseInvalid) {
+		t.Errorf("Settle(too many values) = %v, want %v", err, driver.ErrResponseInvalid)
 	}
-	st.Response = &idem.Response{Status: 200, Omitted: true} // as the engine does next
+	st.Response = &driver.Response{Status: 200, Omitted: true} // as the engine does next
 	if got, err := s.Settle(t.Context(), id, st); err != nil || !got.Settled || got.Record.Response != st.Response {
 		t.Errorf("Settle(omitted) = %+v, %v, want it settled", got, err)
 	}
@@ -452,8 +453,8 @@ func TestConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			for j := range 100 {
 				s := []*Store{old, both}[(i+j)%2]
-				want := &idem.Response{Status: 200, Body: fmt.Appendf(nil, "%d of %d", j, i)}
-				id, _ := stored(t, s, idem.StateCompleted, want)
+				want := &driver.Response{Status: 200, Body: fmt.Appendf(nil, "%d of %d", j, i)}
+				id, _ := stored(t, s, driver.StateCompleted, want)
 				if rec, err := both.Get(context.Background(), id); err != nil || !reflect.DeepEqual(rec.Response, want) {
 					t.Errorf("Get() = %+v, %v, want %s", rec.Response, err, want.Body)
 				}
@@ -468,10 +469,10 @@ func TestPassedThrough(t *testing.T) {
 	ctx := t.Context()
 	inner := memorystore.New()
 	s := over(t, inner, ringOf(t, "k1"))
-	if got := s.Visibility(); got != idem.VisibilityProcess {
+	if got := s.Visibility(); got != driver.VisibilityProcess {
 		t.Errorf("Visibility() = %v, want that of the wrapped store", got)
 	}
-	if err := s.RetireDomain(ctx, "dead", idem.Decision{}); err != nil {
+	if err := s.RetireDomain(ctx, "dead", driver.Decision{}); err != nil {
 		t.Fatal(err)
 	}
 	if retired, err := inner.DomainRetired(ctx, "dead"); err != nil || !retired {
@@ -484,5 +485,5 @@ func TestPassedThrough(t *testing.T) {
 
 func BenchmarkStore(b *testing.B) {
 	ring := ringOf(b, "k1")
-	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, memorystore.New(), ring) }})
+	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store { return over(tb, memorystore.New(), ring) }})
 }

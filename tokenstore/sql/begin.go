@@ -7,21 +7,21 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
 // Get returns the record of id, in one statement. On MySQL and MariaDB it takes two, if the record
 // was completed less than 15 minutes ago. The error wraps
-// idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
-func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+// driver.ErrNewerRecord, driver.ErrCorruptRecord or driver.ErrUnavailable.
+func (s *Store) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	for {
 		f, err := s.loadOnly(ctx, "get", id)
 		if err != nil {
-			return idem.Record{}, err
+			return driver.Record{}, err
 		}
 		if done, err := s.durable(ctx, "get", id, &f); err != nil {
-			return idem.Record{}, err
+			return driver.Record{}, err
 		} else if done {
 			e, err := s.entry("get", &f)
 			return e.Copy(), err
@@ -31,9 +31,9 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 
 // Issue makes a record in StateIssued. It returns an existing record unchanged. The error
 // wraps the same errors as that of [Store.Get], or is [ErrReadOnly].
-func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (rec idem.Record, err error) {
+func (s *Store) Issue(ctx context.Context, id driver.KeyID, ttl time.Duration) (rec driver.Record, err error) {
 	if err := s.mayWrite("issue"); err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
 	err = s.change(ctx, "issue", id, func(e *rules.Entry, now time.Time) (write *rules.Entry, _ error) {
 		if e == nil {
@@ -44,20 +44,20 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (re
 		return write, nil
 	})
 	if err != nil {
-		return idem.Record{}, err
+		return driver.Record{}, err
 	}
 	return rec, nil
 }
 
-// Begin starts an attempt. [idem.Store] has the table. A new key of a client takes one
-// statement, and any other Begin takes two. The error wraps idem.ErrStaleFence,
-// idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable. With ErrStaleFence the
+// Begin starts an attempt. [driver.Store] has the table. A new key of a client takes one
+// statement, and any other Begin takes two. The error wraps driver.ErrStaleFence,
+// driver.ErrNewerRecord, driver.ErrCorruptRecord or driver.ErrUnavailable. With ErrStaleFence the
 // result has the record.
-func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (res idem.BeginResult, err error) {
+func (s *Store) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (res driver.BeginResult, err error) {
 	if err := s.mayWrite("begin", req.Fence.Domain, req.Route); err != nil {
 		return res, err
 	}
-	if s.returning && req.Kind == idem.ClientKey && req.RunAgainFrom == nil {
+	if s.returning && req.Kind == driver.ClientKey && req.RunAgainFrom == nil {
 		if res, err = s.beginFirst(ctx, id, req); res.Begun || err != nil {
 			return res, err
 		}
@@ -68,15 +68,15 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		}
 		return write, err
 	})
-	if err != nil && !errors.Is(err, idem.ErrStaleFence) {
-		return idem.BeginResult{}, err
+	if err != nil && !errors.Is(err, driver.ErrStaleFence) {
+		return driver.BeginResult{}, err
 	}
 	return res, err
 }
 
 // beginFirst starts the first attempt of a key, if the key has no record. Most keys have
 // none.
-func (s *Store) beginFirst(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (res idem.BeginResult, err error) {
+func (s *Store) beginFirst(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (res driver.BeginResult, err error) {
 	r, err := pack(rules.Pending(nil, req, time.Time{}))
 	if err != nil {
 		return res, fmt.Errorf("tokenstore/sql: begin: %w", err)
@@ -95,12 +95,12 @@ func (s *Store) beginFirst(ctx context.Context, id idem.KeyID, req idem.BeginReq
 	case err != nil:
 		return res, s.failed("begin", err)
 	}
-	return idem.BeginResult{Begun: true, Record: rules.Pending(nil, req, timeOf(started)).Copy()}, nil
+	return driver.BeginResult{Begun: true, Record: rules.Pending(nil, req, timeOf(started)).Copy()}, nil
 }
 
 // Abort undoes a Begin, or makes the store refuse it if it arrives later. The error wraps
-// idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
-func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+// driver.ErrNewerRecord, driver.ErrCorruptRecord or driver.ErrUnavailable.
+func (s *Store) Abort(ctx context.Context, id driver.KeyID, req driver.BeginRequest) error {
 	if err := s.mayWrite("abort", req.Fence.Domain); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -17,7 +18,7 @@ func BenchmarkStore(b *testing.B) {
 	for _, db := range backends() {
 		b.Run(db.name, func(b *testing.B) {
 			p := db.migrated(b)
-			idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+			idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store {
 				tb.Helper()
 				return db.store(tb, p)
 			}})
@@ -60,7 +61,7 @@ func BenchmarkBeginAmong(b *testing.B) {
 					b.SetParallelism(8)
 					b.RunParallel(func(pb *testing.PB) {
 						for pb.Next() {
-							id := idem.NewKeyID("bench", idem.Key(idem.NewNonce().String()))
+							id := idem.NewKeyID("bench", idem.Key(driver.NewNonce().String()))
 							if res, err := s.Begin(b.Context(), id, request(token.Add(1))); err != nil || !res.Begun {
 								b.Errorf("Begin() = begun %v, %v, want begun", res.Begun, err)
 							}
@@ -83,7 +84,7 @@ func BenchmarkBeginAmong(b *testing.B) {
 // keys, which is faster.
 func fill(b *testing.B, s *Store, n int) {
 	b.Helper()
-	id, a := begin(b, s, idem.NewNonce().String())
+	id, a := begin(b, s, driver.NewNonce().String())
 	st := settlementOf(a, "")
 	st.ResultTTL, st.KeyTTL, st.Response.Body = 24*time.Hour, 48*time.Hour, make([]byte, 180)
 	if err := callSettle(b.Context(), s, id, st); err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
 // statements are the texts of the store's statements, made once.
@@ -82,8 +82,8 @@ func isNow(column string) bool {
 // first. Each of them got something done.
 const mostTries = 100
 
-// load reads the record of a key, and the time. The error wraps idem.ErrUnavailable.
-func (s *Store) load(ctx context.Context, method string, id idem.KeyID) (f found, err error) {
+// load reads the record of a key, and the time. The error wraps driver.ErrUnavailable.
+func (s *Store) load(ctx context.Context, method string, id driver.KeyID) (f found, err error) {
 	err = s.read.QueryRowContext(ctx, s.statements.read, id[:]).Scan(f.targets()...)
 	if err != nil {
 		return f, s.failed(method, err)
@@ -93,7 +93,7 @@ func (s *Store) load(ctx context.Context, method string, id idem.KeyID) (f found
 
 // loadOnly is load without the time if there is no record, for callers that only read. It is
 // faster then, because the answer has no columns.
-func (s *Store) loadOnly(ctx context.Context, method string, id idem.KeyID) (f found, err error) {
+func (s *Store) loadOnly(ctx context.Context, method string, id driver.KeyID) (f found, err error) {
 	err = s.read.QueryRowContext(ctx, s.statements.get, id[:]).Scan(f.targets()...)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return f, s.failed(method, err)
@@ -103,7 +103,7 @@ func (s *Store) loadOnly(ctx context.Context, method string, id idem.KeyID) (f f
 
 // entry returns the record as it is now, and nil without one. Its time is over if the clock of the
 // database and that of the process say so. The error wraps
-// idem.ErrNewerRecord or idem.ErrCorruptRecord.
+// driver.ErrNewerRecord or driver.ErrCorruptRecord.
 func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 	if !f.there {
 		return nil, nil
@@ -121,7 +121,7 @@ func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 // no lock is held between the statements.
 //
 // An error of decide comes back as it is, and nothing was written then.
-func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error)) error {
+func (s *Store) change(ctx context.Context, method string, id driver.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error)) error {
 	for range mostTries {
 		f, err := s.load(ctx, method, id)
 		if s.dialect.fault(err) == faultConflict { // at SERIALIZABLE
@@ -153,23 +153,23 @@ func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide
 			return err
 		}
 	}
-	return fmt.Errorf("tokenstore/sql: %s: %w: the record kept changing", method, idem.ErrUnavailable)
+	return fmt.Errorf("tokenstore/sql: %s: %w: the record kept changing", method, driver.ErrUnavailable)
 }
 
 // replaceAlone is replace, as one statement.
-func (s *Store) replaceAlone(ctx context.Context, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+func (s *Store) replaceAlone(ctx context.Context, method string, id driver.KeyID, f *found, write *rules.Entry) (done bool, err error) {
 	return s.replace(ctx, s.db, method, id, f, write)
 }
 
 // replace writes an entry in place of what was found, and reports whether that was still
 // there.
-func (s *Store) replace(ctx context.Context, q querier, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+func (s *Store) replace(ctx context.Context, q querier, method string, id driver.KeyID, f *found, write *rules.Entry) (done bool, err error) {
 	r, err := pack(write)
 	if err != nil {
 		return false, fmt.Errorf("tokenstore/sql: %s: %w", method, err)
 	}
 	if len(r.Response) > s.longestResponse {
-		return false, fmt.Errorf("tokenstore/sql: %s: %w: it has %d bytes, and the database takes %d", method, idem.ErrResponseInvalid, len(r.Response), s.longestResponse)
+		return false, fmt.Errorf("tokenstore/sql: %s: %w: it has %d bytes, and the database takes %d", method, driver.ErrResponseInvalid, len(r.Response), s.longestResponse)
 	}
 	var res sql.Result
 	if f.there {
@@ -181,7 +181,7 @@ func (s *Store) replace(ctx context.Context, q querier, method string, id idem.K
 	case faultDuplicate, faultConflict:
 		return false, nil
 	case faultTooBig:
-		return false, fmt.Errorf("tokenstore/sql: %s: %w: %w", method, idem.ErrResponseInvalid, err)
+		return false, fmt.Errorf("tokenstore/sql: %s: %w: %w", method, driver.ErrResponseInvalid, err)
 	}
 	if err != nil {
 		return false, s.failed(method, err)
@@ -202,7 +202,7 @@ func (s *Store) begin(ctx context.Context) (*sql.Tx, error) {
 // failed wraps an error of the database. That includes a context that ended. It returns nil
 // for nil.
 func (s *Store) failed(method string, err error) error {
-	if err == nil || errors.Is(err, idem.ErrUnavailable) {
+	if err == nil || errors.Is(err, driver.ErrUnavailable) {
 		return err
 	}
 	switch s.dialect.fault(err) {
@@ -213,9 +213,9 @@ func (s *Store) failed(method string, err error) error {
 	case faultBusy:
 		err = fmt.Errorf("another transaction holds the lock: %w", err)
 	case faultDenied:
-		err = fmt.Errorf("%w: %w: %w", idem.ErrNoWrites, ErrRights, err)
+		err = fmt.Errorf("%w: %w: %w", driver.ErrNoWrites, ErrRights, err)
 	}
-	return fmt.Errorf("tokenstore/sql: %s: %w: %w", method, idem.ErrUnavailable, err)
+	return fmt.Errorf("tokenstore/sql: %s: %w: %w", method, driver.ErrUnavailable, err)
 }
 
 // mayWrite refuses every call of a read-only store, and texts too long for a record.

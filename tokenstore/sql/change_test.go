@@ -13,11 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // completed completes a key, and returns its settlement.
-func completed(tb testing.TB, s *Store, id idem.KeyID) idem.Settlement {
+func completed(tb testing.TB, s *Store, id driver.KeyID) driver.Settlement {
 	tb.Helper()
 	st := settlementOf(mustBegin(tb, s, id, request(5)), "")
 	if err := callSettle(tb.Context(), s, id, st); err != nil {
@@ -41,15 +42,15 @@ func TestRecordThatMayBeLostIsNoAnswer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	token := request(6)
-	token.Kind = idem.IssuedToken
-	for name, call := range map[string]func() (idem.State, error){
-		"Get":    func() (idem.State, error) { rec, err := s.Get(ctx, id); return rec.State, err },
-		"Issue":  func() (idem.State, error) { rec, err := s.Issue(ctx, id, time.Hour); return rec.State, err },
-		"Begin":  func() (idem.State, error) { res, err := s.Begin(ctx, id, token); return res.Record.State, err },
-		"Settle": func() (idem.State, error) { res, err := s.Settle(ctx, id, st); return res.Record.State, err },
+	token.Kind = driver.IssuedToken
+	for name, call := range map[string]func() (driver.State, error){
+		"Get":    func() (driver.State, error) { rec, err := s.Get(ctx, id); return rec.State, err },
+		"Issue":  func() (driver.State, error) { rec, err := s.Issue(ctx, id, time.Hour); return rec.State, err },
+		"Begin":  func() (driver.State, error) { res, err := s.Begin(ctx, id, token); return res.Record.State, err },
+		"Settle": func() (driver.State, error) { res, err := s.Settle(ctx, id, st); return res.Record.State, err },
 	} {
 		state, err := call()
-		if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || strings.Contains(fmt.Sprint(err), "kept changing") || state != idem.StateNone {
+		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || strings.Contains(fmt.Sprint(err), "kept changing") || state != driver.StateNone {
 			t.Errorf("%s() without the wait for the disk = %v, %v, want the error of the database", name, state, err)
 		}
 	}
@@ -62,12 +63,12 @@ func TestRecordThatGoesBeforeTheDiskHasItIsNoAnswer(t *testing.T) {
 	good := b.store(t, p, WithExpiry(0))
 	far, proxy := b.behindProxy(t, p)
 	s := b.store(t, far, WithExpiry(0))
-	for name, call := range map[string]func(id idem.KeyID, st idem.Settlement) (bool, error){
-		"Get": func(id idem.KeyID, _ idem.Settlement) (bool, error) {
+	for name, call := range map[string]func(id driver.KeyID, st driver.Settlement) (bool, error){
+		"Get": func(id driver.KeyID, _ driver.Settlement) (bool, error) {
 			rec, err := s.Get(t.Context(), id)
-			return rec.State != idem.StateNone, err
+			return rec.State != driver.StateNone, err
 		},
-		"Settle": func(id idem.KeyID, st idem.Settlement) (bool, error) {
+		"Settle": func(id driver.KeyID, st driver.Settlement) (bool, error) {
 			res, err := s.Settle(t.Context(), id, st)
 			return res.Settled, err
 		},
@@ -104,28 +105,28 @@ func TestWriteThatFailedHasNoResult(t *testing.T) {
 		if _, err := good.Issue(t.Context(), token, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		settle(t, good, due, idem.Settlement{Attempt: mustBegin(t, good, due, request(5)), State: idem.StateReleased, KeyTTL: time.Hour})
+		settle(t, good, due, driver.Settlement{Attempt: mustBegin(t, good, due, request(5)), State: driver.StateReleased, KeyTTL: time.Hour})
 		pass(t, good, 2*time.Hour-time.Minute)
 		a := mustBegin(t, good, pending, request(5))
 		mustExec(t, p.write, good.names.sql("UPDATE {records} SET token_expires = token_expires + 7200000000, expires = expires + 7200000000 WHERE k = ?"), token[:])
-		driver := map[*dialect]string{postgres: "pgx", mysql: "mysql"}[b.dialect.d]
-		broken := open(t, driver, p.dsn)
+		name := map[*dialect]string{postgres: "pgx", mysql: "mysql"}[b.dialect.d]
+		broken := open(t, name, p.dsn)
 		s := b.store(t, pools{broken, p.read, p.dsn}, WithExpiry(0))
 		if err := broken.Close(); err != nil {
 			t.Fatal(err)
 		}
 		req := request(6)
-		req.Kind = idem.IssuedToken
-		if res, err := s.Begin(t.Context(), token, req); !errors.Is(err, idem.ErrUnavailable) || res.Begun || res.Record.State != idem.StateNone {
-			t.Errorf("Begin() = %+v, %v, want no result and %v", res, err, idem.ErrUnavailable)
+		req.Kind = driver.IssuedToken
+		if res, err := s.Begin(t.Context(), token, req); !errors.Is(err, driver.ErrUnavailable) || res.Begun || res.Record.State != driver.StateNone {
+			t.Errorf("Begin() = %+v, %v, want no result and %v", res, err, driver.ErrUnavailable)
 		}
 		for _, by := range []string{"", "alice"} {
-			if res, err := s.Settle(t.Context(), pending, settlementOf(a, by)); !errors.Is(err, idem.ErrUnavailable) || res.Settled || res.Record.State != idem.StateNone {
-				t.Errorf("Settle() by %q = %+v, %v, want no result and %v", by, res, err, idem.ErrUnavailable)
+			if res, err := s.Settle(t.Context(), pending, settlementOf(a, by)); !errors.Is(err, driver.ErrUnavailable) || res.Settled || res.Record.State != driver.StateNone {
+				t.Errorf("Settle() by %q = %+v, %v, want no result and %v", by, res, err, driver.ErrUnavailable)
 			}
 		}
-		if n, err := s.Expire(t.Context(), 10); n != 0 || !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("Expire() = %d, %v, want %v", n, err, idem.ErrUnavailable)
+		if n, err := s.Expire(t.Context(), 10); n != 0 || !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Expire() = %d, %v, want %v", n, err, driver.ErrUnavailable)
 		}
 	})
 }
@@ -135,7 +136,7 @@ func TestStaleBeginReturnsTheRecord(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		a := mustBegin(t, s, key(1), request(7))
-		if res, err := s.Begin(t.Context(), key(1), request(6)); !errors.Is(err, idem.ErrStaleFence) || res.Begun || res.Record.Attempt != a {
+		if res, err := s.Begin(t.Context(), key(1), request(6)); !errors.Is(err, driver.ErrStaleFence) || res.Begun || res.Record.Attempt != a {
 			t.Errorf("Begin() under a lower fence = begun %t at %v, %v, want the record of %v", res.Begun, res.Record.Attempt, err, a)
 		}
 	})
@@ -151,7 +152,7 @@ func TestDecisionThatCannotBeKeptSettlesNothing(t *testing.T) {
 		if res, err := s.Settle(t.Context(), id, settlementOf(a, "alice")); res.Settled || !errors.Is(err, ErrNotMigrated) {
 			t.Errorf("Settle() by a person = settled %t, %v, want %v", res.Settled, err, ErrNotMigrated)
 		}
-		if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StatePending {
+		if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StatePending {
 			t.Errorf("Get() = %v, %v, want pending", rec.State, err)
 		}
 		if in := p.write.Stats().InUse; in != 0 {
@@ -171,8 +172,8 @@ func TestResponseAtTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.longestResponse = len(packed) - 1
-	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) || errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Settle() over the limit = %v, want %v", err, idem.ErrResponseInvalid)
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, driver.ErrResponseInvalid) || errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Settle() over the limit = %v, want %v", err, driver.ErrResponseInvalid)
 	}
 	s.longestResponse = len(packed)
 	if err := callSettle(t.Context(), s, id, st); err != nil {
@@ -186,9 +187,9 @@ func TestResponseWithoutBinaryForm(t *testing.T) {
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "invalid")
 	st := settlementOf(a, "")
-	st.Response = &idem.Response{Status: 200, Header: map[string][]string{"X": make([]string, 1<<20)}}
-	if res, err := s.Settle(t.Context(), id, st); res.Settled || !errors.Is(err, idem.ErrResponseInvalid) {
-		t.Errorf("Settle() with a million values = settled %t, %v, want %v", res.Settled, err, idem.ErrResponseInvalid)
+	st.Response = &driver.Response{Status: 200, Header: map[string][]string{"X": make([]string, 1<<20)}}
+	if res, err := s.Settle(t.Context(), id, st); res.Settled || !errors.Is(err, driver.ErrResponseInvalid) {
+		t.Errorf("Settle() with a million values = settled %t, %v, want %v", res.Settled, err, driver.ErrResponseInvalid)
 	}
 }
 
@@ -219,7 +220,7 @@ func TestExpireOverLostConnections(t *testing.T) {
 		for n := 1; ; n++ {
 			for i := range 3 {
 				a := mustBegin(t, good, key(i), request(uint64(n)))
-				settle(t, good, key(i), idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+				settle(t, good, key(i), driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 			}
 			pass(t, good, 2*time.Hour)
 			if err := s.Ping(t.Context()); err != nil { // makes a connection
@@ -233,8 +234,8 @@ func TestExpireOverLostConnections(t *testing.T) {
 				t.Errorf("Expire() without message %d = %d, %v, and %d of 3 records are left", n, got, err, left)
 			}
 			if err != nil {
-				if lost++; !errors.Is(err, idem.ErrUnavailable) {
-					t.Errorf("Expire() without message %d = %v, want %v", n, err, idem.ErrUnavailable)
+				if lost++; !errors.Is(err, driver.ErrUnavailable) {
+					t.Errorf("Expire() without message %d = %v, want %v", n, err, driver.ErrUnavailable)
 				}
 			}
 			if in := far.write.Stats().InUse; in != 0 {
@@ -259,7 +260,7 @@ func TestExpireOfABatchThatIsLocked(t *testing.T) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
 		id, a := begin(t, s, "first")
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 		duplicate(t, s, id, expiryBatch+99)
 		pass(t, s, 2*time.Hour)
 		tx, err := s.begin(t.Context())
@@ -291,11 +292,11 @@ func TestListsThatBreakOffAreErrors(t *testing.T) {
 	b := backend{"SQLite", SQLite(), freshSQLite}
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "one")
-	if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateUnknown, Decision: idem.Decision{By: "alice"}}); err != nil {
+	if _, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown, Decision: driver.Decision{By: "alice"}}); err != nil {
 		t.Fatal(err)
 	}
 	due, a := begin(t, s, "due")
-	settle(t, s, due, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+	settle(t, s, due, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 	pass(t, s, 2*time.Hour)
 	all := calls(s, id)
 	for name, c := range map[string]struct {
@@ -308,8 +309,8 @@ func TestListsThatBreakOffAreErrors(t *testing.T) {
 		// The last row overflows.
 		*c.statement = "SELECT * FROM (" + *c.statement + ") UNION ALL SELECT abs(-9223372036854775807 - version)" + //nolint:unqueryvet // the columns are those of the statement
 			strings.Repeat(", NULL", c.columns-1) + " FROM idem_schema"
-		if err := all[name](t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "overflow") {
-			t.Errorf("%s() of a list that breaks off = %v, want %v", name, err, idem.ErrUnavailable)
+		if err := all[name](t.Context()); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "overflow") {
+			t.Errorf("%s() of a list that breaks off = %v, want %v", name, err, driver.ErrUnavailable)
 		}
 	}
 }
@@ -336,9 +337,9 @@ func TestListOpenGoesOnAfterAPageWithoutMatches(t *testing.T) {
 		}
 		mustExec(t, s.db, s.names.sql("UPDATE {records} SET started = started - 1000000, open_since = open_since - 1000000"))
 		id, a := begin(t, s, "last")
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateUnknown})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateUnknown})
 		found := 0
-		for q := (idem.OpenQuery{State: idem.StateUnknown, Limit: 1}); ; {
+		for q := (driver.OpenQuery{State: driver.StateUnknown, Limit: 1}); ; {
 			page, err := s.ListOpen(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
@@ -362,18 +363,18 @@ func TestRecordWithoutResponseIsNotDamaged(t *testing.T) {
 		look := func() {
 			t.Helper()
 			rec, err := s.Get(t.Context(), id)
-			page, listErr := s.ListOpen(t.Context(), idem.OpenQuery{})
+			page, listErr := s.ListOpen(t.Context(), driver.OpenQuery{})
 			if err != nil || listErr != nil || len(page.Records) != 1 {
 				t.Fatalf("Get() = %v, ListOpen() = %d records, %v, want one", err, len(page.Records), listErr)
 			}
-			for name, rec := range map[string]idem.Record{"Get": rec, "ListOpen": page.Records[0].Record} {
+			for name, rec := range map[string]driver.Record{"Get": rec, "ListOpen": page.Records[0].Record} {
 				if rec.Response != nil || rec.ResponseErr != nil {
 					t.Errorf("%s() in state %v = response %v, %v, want none", name, rec.State, rec.Response, rec.ResponseErr)
 				}
 			}
 		}
 		look()
-		if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateUnknown}); err != nil {
+		if _, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown}); err != nil {
 			t.Fatal(err)
 		}
 		look()
@@ -402,7 +403,7 @@ func TestCloseWaitsForTheRemovalOfExpiredRecords(t *testing.T) {
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "soon")
-	settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+	settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 	pass(t, s, 2*time.Hour)
 	mustExec(t, p.write, "CREATE TRIGGER kept BEFORE DELETE ON idem_records BEGIN SELECT RAISE(ABORT, 'kept'); END")
 	var looked atomic.Bool
@@ -423,8 +424,8 @@ func TestHeldByWithoutAnswerIsAnError(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, _, err := j.HeldBy(ctx, key(1)); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-			t.Errorf("HeldBy() with an ended context = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+		if _, _, err := j.HeldBy(ctx, key(1)); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			t.Errorf("HeldBy() with an ended context = %v, want %v and %v", err, driver.ErrUnavailable, context.Canceled)
 		}
 	})
 }

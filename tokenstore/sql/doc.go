@@ -77,6 +77,6 @@
 // # Reading order
 //
 // store.go makes a store. change.go has the one way in which a record changes, begin.go and
-// settle.go the methods that use it, and row.go the columns. Package tokenstore/internal/rules
+// settle.go the methods that use it, and row.go the columns. Package idem/driver/rules
 // decides what the methods do. dialect.go has the differences between the databases.
 package sqlstore

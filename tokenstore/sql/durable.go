@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // InnoDB shows a commit to other connections before its log is on the disk. A crash of the server
@@ -22,14 +22,14 @@ const flushTime = 15 * time.Minute
 
 // mayBeLost reports whether a crash of the server could lose a completed record that was found.
 func (s *Store) mayBeLost(f *found) bool {
-	return s.dialect == mysql && !s.config.readOnly && f.Form == recordForm && f.State == int64(idem.StateCompleted) && f.now-f.Settled < flushTime.Microseconds()
+	return s.dialect == mysql && !s.config.readOnly && f.Form == recordForm && f.State == int64(driver.StateCompleted) && f.now-f.Settled < flushTime.Microseconds()
 }
 
 // durable waits until the commit of the record that was found is on the disk. It changes the rev
 // of the record for this. The log is written in the order of the commits, so when the change is
 // acknowledged, everything that it has seen is on the disk. durable returns false if the record
 // has changed or gone meanwhile.
-func (s *Store) durable(ctx context.Context, method string, id idem.KeyID, f *found) (bool, error) {
+func (s *Store) durable(ctx context.Context, method string, id driver.KeyID, f *found) (bool, error) {
 	if !s.mayBeLost(f) {
 		return true, nil
 	}

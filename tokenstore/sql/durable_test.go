@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -47,7 +47,7 @@ func TestRecordMayBeLostByTheClockOfTheDatabase(t *testing.T) {
 	s := &Store{dialect: mysql}
 	for _, now := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {
 		for age, want := range map[time.Duration]bool{0: true, flushTime - time.Second: true, flushTime: false, time.Hour: false} {
-			f := &found{now: now.UnixMicro(), row: row{Form: recordForm, State: int64(idem.StateCompleted), Settled: now.Add(-age).UnixMicro()}}
+			f := &found{now: now.UnixMicro(), row: row{Form: recordForm, State: int64(driver.StateCompleted), Settled: now.Add(-age).UnixMicro()}}
 			if got := s.mayBeLost(f); got != want {
 				t.Errorf("mayBeLost() of a record settled %v ago = %t, want %t", age, got, want)
 			}
@@ -69,7 +69,7 @@ func TestRecordThatMayNotBeLost(t *testing.T) {
 		"for a store to read": {&Store{dialect: mysql, config: config{readOnly: true}}, recordForm, false},
 		"of a newer build":    {&Store{dialect: mysql}, recordForm + 1, false},
 	} {
-		f := &found{now: 1, row: row{Form: c.form, State: int64(idem.StateCompleted), Settled: 1}}
+		f := &found{now: 1, row: row{Form: c.form, State: int64(driver.StateCompleted), Settled: 1}}
 		if got := c.store.mayBeLost(f); got != c.want {
 			t.Errorf("mayBeLost() of a record %s = %t, want %t", name, got, c.want)
 		}

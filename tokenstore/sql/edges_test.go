@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // sqliteError is an error of the driver with an extended result code.
@@ -76,9 +77,9 @@ func TestWrongCallsAreRefused(t *testing.T) {
 	if s.read != p.write || s.log != slog.Default() {
 		t.Error("a nil pool or logger does not stand for the default")
 	}
-	attempt := idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()}
-	settle := func(change func(*idem.Settlement)) error {
-		st := idem.Settlement{Attempt: attempt, ID: attempt.Nonce, State: idem.StateUnknown, ResultTTL: time.Hour, KeyTTL: time.Hour}
+	attempt := driver.Attempt{Number: 1, Fence: driver.Fence{Domain: "d", Token: 1}, Nonce: driver.NewNonce()}
+	settle := func(change func(*driver.Settlement)) error {
+		st := driver.Settlement{Attempt: attempt, ID: attempt.Nonce, State: driver.StateUnknown, ResultTTL: time.Hour, KeyTTL: time.Hour}
 		change(&st)
 		_, err := s.Settle(ctx, idem.NewKeyID("m", "k"), st)
 		return err
@@ -87,11 +88,11 @@ func TestWrongCallsAreRefused(t *testing.T) {
 		err  error
 		want string
 	}{
-		"no domain":                      {s.RetireDomain(ctx, "", idem.Decision{By: "ada"}), "no domain"},
-		"a long reason to retire":        {s.RetireDomain(ctx, "d", idem.Decision{By: "ada", Reason: strings.Repeat("x", maxReason+1)}), "at most"},
-		"completed without a response":   {settle(func(st *idem.Settlement) { st.State = idem.StateCompleted }), "without a response"},
-		"settled as pending":             {settle(func(st *idem.Settlement) { st.State = idem.StatePending }), "state pending"},
-		"a long reason to settle":        {settle(func(st *idem.Settlement) { st.Decision.Reason = strings.Repeat("x", maxReason+1) }), "at most"},
+		"no domain":                      {s.RetireDomain(ctx, "", driver.Decision{By: "ada"}), "no domain"},
+		"a long reason to retire":        {s.RetireDomain(ctx, "d", driver.Decision{By: "ada", Reason: strings.Repeat("x", maxReason+1)}), "at most"},
+		"completed without a response":   {settle(func(st *driver.Settlement) { st.State = driver.StateCompleted }), "without a response"},
+		"settled as pending":             {settle(func(st *driver.Settlement) { st.State = driver.StatePending }), "state pending"},
+		"a long reason to settle":        {settle(func(st *driver.Settlement) { st.Decision.Reason = strings.Repeat("x", maxReason+1) }), "at most"},
 		"joined without a pool to read":  {second(s.Joined()), "WithReadPool"},
 		"joined with a short idle limit": {second(s.Joined(WithIdleLimit(time.Millisecond))), "1s or more"},
 		"joined past database/sql":       {second(s.JoinedOver(someConnector{})), "are for PostgreSQL"},
@@ -127,7 +128,7 @@ func TestJoinedOnSQLiteAnswersWhileAHandlerRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := idem.NewKeyID("m", "k")
-	if domain, err := j.DomainOf(ctx, id); domain != idem.JoinedDomain || err != nil {
+	if domain, err := j.DomainOf(ctx, id); domain != driver.JoinedDomain || err != nil {
 		t.Errorf("DomainOf() = %q, %v", domain, err)
 	}
 	look := func(when string, want bool) {
@@ -144,21 +145,21 @@ func TestJoinedOnSQLiteAnswersWhileAHandlerRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := func(nonce idem.Nonce) idem.JoinedRequest {
-		return idem.JoinedRequest{Route: "POST /pay", Nonce: nonce, Fingerprint: fp, ResultTTL: time.Hour}
+	request := func(nonce driver.Nonce) driver.JoinedRequest {
+		return driver.JoinedRequest{Route: "POST /pay", Nonce: nonce, Fingerprint: fp, ResultTTL: time.Hour}
 	}
-	first, err := j.BeginJoined(ctx, id, request(idem.NewNonce()))
+	first, err := j.BeginJoined(ctx, id, request(driver.NewNonce()))
 	if err != nil || first.Tx == nil {
 		t.Fatalf("BeginJoined() = %+v, %v", first, err)
 	}
 	look("while a handler runs", true)
-	if again, err := j.BeginJoined(ctx, id, request(idem.NewNonce())); err != nil || !again.Held {
+	if again, err := j.BeginJoined(ctx, id, request(driver.NewNonce())); err != nil || !again.Held {
 		t.Errorf("BeginJoined() of a held key = %+v, %v, want held", again, err)
 	}
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	if _, err := j.BeginJoined(short, idem.NewKeyID("m", "other"), request(idem.NewNonce())); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("BeginJoined() without a free connection = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := j.BeginJoined(short, idem.NewKeyID("m", "other"), request(driver.NewNonce())); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("BeginJoined() without a free connection = %v, want %v", err, driver.ErrUnavailable)
 	}
 	if err := first.Tx.Rollback(ctx); err != nil {
 		t.Errorf("Rollback() = %v", err)

@@ -10,6 +10,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -42,8 +43,8 @@ func Example() {
 
 	id := idem.NewKeyID("tenant-1", "order-4711")
 	for token := range uint64(2) {
-		res, err := store.Begin(ctx, id, idem.BeginRequest{
-			Kind: idem.ClientKey, Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: "here", Token: token + 1},
+		res, err := store.Begin(ctx, id, driver.BeginRequest{
+			Kind: driver.ClientKey, Nonce: driver.NewNonce(), Fence: driver.Fence{Domain: "here", Token: token + 1},
 		})
 		fmt.Println(res.Begun, res.Record.State, err)
 	}

@@ -32,7 +32,7 @@ func (s *Store) ahead(now int64) int64 {
 // Expire removes up to most records, results and bindings whose time is over, and returns how
 // many. If the clock of the database is ahead of the process's by more than a minute, the
 // process's decides. They count as expired without it. It works in batches of 500, and several processes
-// may call it at once. The error wraps idem.ErrUnavailable, or is [ErrReadOnly]. The batches
+// may call it at once. The error wraps driver.ErrUnavailable, or is [ErrReadOnly]. The batches
 // before the error stay removed.
 func (s *Store) Expire(ctx context.Context, most int) (removed int, err error) {
 	if err := s.mayWrite("expire"); err != nil {

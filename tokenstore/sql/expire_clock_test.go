@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // The clock of the database is a day ahead of the process's, so a time is over for the database
@@ -17,13 +17,13 @@ func TestClockOfTheDatabaseThatJumpedForgetsNothing(t *testing.T) {
 		s, late := b.store(t, p, WithExpiry(0)), b.store(t, p, WithExpiry(0))
 		late.config.wall = func() time.Time { return time.Now().Add(-25 * time.Hour) }
 		id, a := begin(t, s, "paid")
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: 24 * time.Hour})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: 24 * time.Hour})
 		pass(t, s, 24*time.Hour+time.Minute)
 		if n, err := late.Expire(t.Context(), 1000); err != nil || n != 0 {
 			t.Errorf("Expire() = %d, %v, want 0", n, err)
 		}
-		if rec, err := late.Get(t.Context(), id); err != nil || rec.State != idem.StateCompleted {
-			t.Errorf("Get() = %v, %v, want %v", rec.State, err, idem.StateCompleted)
+		if rec, err := late.Get(t.Context(), id); err != nil || rec.State != driver.StateCompleted {
+			t.Errorf("Get() = %v, %v, want %v", rec.State, err, driver.StateCompleted)
 		}
 		if res, err := late.Begin(t.Context(), id, request(9)); err != nil || res.Begun {
 			t.Errorf("Begin() = begun %v, %v, want the completed record", res.Begun, err)
@@ -46,8 +46,8 @@ func TestFailedExpiryIsReported(t *testing.T) {
 			}
 		}))
 		mustExec(t, s.db, s.names.sql("DROP TABLE {bindings}"))
-		if err := <-failed; !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("the expiry failed with %v, want %v", err, idem.ErrUnavailable)
+		if err := <-failed; !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("the expiry failed with %v, want %v", err, driver.ErrUnavailable)
 		}
 	})
 }

@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // begin starts an attempt on a new key.
-func begin(tb testing.TB, s *Store, key string) (idem.KeyID, idem.Attempt) {
+func begin(tb testing.TB, s *Store, key string) (driver.KeyID, driver.Attempt) {
 	tb.Helper()
 	id := idem.NewKeyID("test", idem.Key(key))
 	res, err := s.Begin(tb.Context(), id, request(1))
@@ -25,15 +26,15 @@ func begin(tb testing.TB, s *Store, key string) (idem.KeyID, idem.Attempt) {
 	return id, res.Record.Attempt
 }
 
-func request(fence uint64) idem.BeginRequest {
-	return idem.BeginRequest{Kind: idem.ClientKey, Route: "POST /pay", Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: "test", Token: fence}}
+func request(fence uint64) driver.BeginRequest {
+	return driver.BeginRequest{Kind: driver.ClientKey, Route: "POST /pay", Nonce: driver.NewNonce(), Fence: driver.Fence{Domain: "test", Token: fence}}
 }
 
 // settle settles an attempt, and returns the record.
-func settle(tb testing.TB, s *Store, id idem.KeyID, st idem.Settlement) idem.Record {
+func settle(tb testing.TB, s *Store, id driver.KeyID, st driver.Settlement) driver.Record {
 	tb.Helper()
-	if st.ID = st.Attempt.Nonce; st.State != idem.StateReleased {
-		st.Response = &idem.Response{Status: 201, Body: []byte("paid")}
+	if st.ID = st.Attempt.Nonce; st.State != driver.StateReleased {
+		st.Response = &driver.Response{Status: 201, Body: []byte("paid")}
 	}
 	res, err := s.Settle(tb.Context(), id, st)
 	if err != nil || !res.Settled {
@@ -72,11 +73,11 @@ func TestExpire(t *testing.T) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		_, _ = begin(t, s, "pending")
 		id, a := begin(t, s, "unknown")
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateUnknown})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateUnknown})
 		completed, a := begin(t, s, "completed")
-		settle(t, s, completed, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: 3 * time.Hour})
+		settle(t, s, completed, driver.Settlement{Attempt: a, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: 3 * time.Hour})
 		id, a = begin(t, s, "released")
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: 3 * time.Hour})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: 3 * time.Hour})
 		token := idem.NewKeyID("test", "token")
 		if _, err := s.Issue(t.Context(), token, time.Hour); err != nil {
 			t.Fatal(err)
@@ -91,7 +92,7 @@ func TestExpire(t *testing.T) {
 			t.Errorf("%d responses are left, want the one of the unknown record", n)
 		}
 		rec, err := s.Get(t.Context(), completed)
-		if err != nil || rec.State != idem.StateExpired || rec.Response != nil || !rec.Settled.Before(rec.ResultExpires) {
+		if err != nil || rec.State != driver.StateExpired || rec.Response != nil || !rec.Settled.Before(rec.ResultExpires) {
 			t.Errorf("Get(completed) = %+v, %v, want expired", rec, err)
 		}
 		expire(t, s, 100, 0)
@@ -113,12 +114,12 @@ func TestExpireLeavesNewerRecords(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		id, a := begin(t, s, "newer")
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
 		duplicate(t, s, id, expiryBatch)
 		mustExec(t, s.db, s.names.sql("UPDATE {records} SET form = 2"))
 		pass(t, s, time.Hour)
 		late, a := begin(t, s, "late")
-		settle(t, s, late, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Minute})
+		settle(t, s, late, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Minute})
 		pass(t, s, time.Hour)
 		expire(t, s, 2*expiryBatch, 1)
 		if n := count(t, s, "{records} WHERE form = 2"); n != expiryBatch+1 {
@@ -170,7 +171,7 @@ func TestExpirePassesOverLockedRecords(t *testing.T) {
 		for i := range 3 {
 			k := key(i)
 			a := mustBegin(t, s, k, request(1))
-			settle(t, s, k, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+			settle(t, s, k, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 		}
 		pass(t, s, time.Hour)
 		tx, err := s.begin(t.Context())
@@ -201,7 +202,7 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 		s := b.store(t, p, WithExpiry(0))
 		const n = 3*expiryBatch + 7
 		id, a := begin(t, s, "first")
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 		duplicate(t, s, id, n-1)
 		pass(t, s, 2*time.Hour)
 		var wg sync.WaitGroup
@@ -240,7 +241,7 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 }
 
 // duplicate copies a record to the first n keys.
-func duplicate(tb testing.TB, s *Store, id idem.KeyID, n int) {
+func duplicate(tb testing.TB, s *Store, id driver.KeyID, n int) {
 	tb.Helper()
 	tx, err := s.db.BeginTx(tb.Context(), nil)
 	if err != nil {
@@ -264,13 +265,13 @@ func duplicate(tb testing.TB, s *Store, id idem.KeyID, n int) {
 	}
 }
 
-func key(i int) idem.KeyID { return idem.NewKeyID("test", idem.Key(fmt.Sprint("key ", i))) }
+func key(i int) driver.KeyID { return idem.NewKeyID("test", idem.Key(fmt.Sprint("key ", i))) }
 
 func TestExpireInBackground(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(10*time.Millisecond))
 		id, a := begin(t, s, "soon")
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Millisecond})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Millisecond})
 		for deadline := time.Now().Add(20 * time.Second); count(t, s, "{records}") > 0; {
 			if time.Now().After(deadline) {
 				t.Fatal("the record is still there")
@@ -312,7 +313,7 @@ func TestExpiryThatFailsIsTold(t *testing.T) {
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "soon")
-	settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Microsecond})
+	settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Microsecond})
 	mustExec(t, p.write, "CREATE TRIGGER kept BEFORE DELETE ON idem_records BEGIN SELECT RAISE(ABORT, 'kept'); END")
 	var log syncBuffer
 	b.store(t, p, WithExpiry(time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -341,12 +342,12 @@ func TestEachKeyGoesOverItsPages(t *testing.T) {
 	cols := strings.Join(columns, ", ")
 	mustExec(t, p.write, s.names.sql("INSERT INTO {records} (k, rev, "+cols+") WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"+
 		" SELECT randomblob(32), rev, "+cols+" FROM {records}, n"), more)
-	seen := map[idem.KeyID]bool{}
-	if err := s.EachKey(t.Context(), func(id idem.KeyID) bool { seen[id] = true; return true }); err != nil || len(seen) != more+1 {
+	seen := map[driver.KeyID]bool{}
+	if err := s.EachKey(t.Context(), func(id driver.KeyID) bool { seen[id] = true; return true }); err != nil || len(seen) != more+1 {
 		t.Errorf("EachKey() saw %d keys, %v, want %d", len(seen), err, more+1)
 	}
 	calls := 0
-	if err := s.EachKey(t.Context(), func(idem.KeyID) bool { calls++; return calls < 10 }); err != nil || calls != 10 {
+	if err := s.EachKey(t.Context(), func(driver.KeyID) bool { calls++; return calls < 10 }); err != nil || calls != 10 {
 		t.Errorf("EachKey() called %d times, %v, want 10", calls, err)
 	}
 }

@@ -13,36 +13,36 @@ import (
 
 	mysqldriver "github.com/go-sql-driver/mysql"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // calls are all methods that ask the database, each with arguments that write something.
-func calls(s *Store, id idem.KeyID) map[string]func(ctx context.Context) error {
-	a := idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "test", Token: 1}, Nonce: idem.Nonce{1}}
+func calls(s *Store, id driver.KeyID) map[string]func(ctx context.Context) error {
+	a := driver.Attempt{Number: 1, Fence: driver.Fence{Domain: "test", Token: 1}, Nonce: driver.Nonce{1}}
 	st := settlementOf(a, "alice")
-	st.Repair = &idem.Repair{Kind: idem.ClientKey, Started: time.Now()}
+	st.Repair = &driver.Repair{Kind: driver.ClientKey, Started: time.Now()}
 	return map[string]func(ctx context.Context) error{
 		"Get":   func(ctx context.Context) error { _, err := s.Get(ctx, id); return err },
 		"Issue": func(ctx context.Context) error { _, err := s.Issue(ctx, id, time.Hour); return err },
 		"Begin": func(ctx context.Context) error { _, err := s.Begin(ctx, id, request(9)); return err },
 		"Begin with a token": func(ctx context.Context) error {
 			req := request(9)
-			req.Kind = idem.IssuedToken
+			req.Kind = driver.IssuedToken
 			_, err := s.Begin(ctx, id, req)
 			return err
 		},
 		"Settle":        func(ctx context.Context) error { _, err := s.Settle(ctx, id, st); return err },
 		"Abort":         func(ctx context.Context) error { return s.Abort(ctx, id, request(9)) },
-		"ListOpen":      func(ctx context.Context) error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
-		"RetireDomain":  func(ctx context.Context) error { return s.RetireDomain(ctx, "dead", idem.Decision{By: "alice"}) },
+		"ListOpen":      func(ctx context.Context) error { _, err := s.ListOpen(ctx, driver.OpenQuery{}); return err },
+		"RetireDomain":  func(ctx context.Context) error { return s.RetireDomain(ctx, "dead", driver.Decision{By: "alice"}) },
 		"DomainRetired": func(ctx context.Context) error { _, err := s.DomainRetired(ctx, "dead"); return err },
 		"DeclareSealed": s.DeclareSealed,
 		"Sealed":        func(ctx context.Context) error { _, err := s.Sealed(ctx); return err },
 		"Decisions":     func(ctx context.Context) error { _, err := s.Decisions(ctx, id); return err },
 		"Clock":         func(ctx context.Context) error { _, err := s.Clock(ctx); return err },
 		"Expire":        func(ctx context.Context) error { _, err := s.Expire(ctx, 10); return err },
-		"EachKey":       func(ctx context.Context) error { return s.EachKey(ctx, func(idem.KeyID) bool { return true }) },
+		"EachKey":       func(ctx context.Context) error { return s.EachKey(ctx, func(driver.KeyID) bool { return true }) },
 		"Ping":          s.Ping,
 	}
 }
@@ -64,7 +64,7 @@ func TestMissingTables(t *testing.T) {
 				continue
 			}
 			err := call(t.Context())
-			if !errors.Is(err, ErrNotMigrated) || !errors.Is(err, idem.ErrUnavailable) && name != "Ping" {
+			if !errors.Is(err, ErrNotMigrated) || !errors.Is(err, driver.ErrUnavailable) && name != "Ping" {
 				t.Errorf("%s() without tables = %v, want %v", name, err, ErrNotMigrated)
 			}
 		}
@@ -110,16 +110,16 @@ func TestReadOnlyDatabase(t *testing.T) {
 			switch {
 			case reads[name] && err != nil:
 				t.Errorf("%s() = %v, want <nil>", name, err)
-			case !reads[name] && (!errors.Is(err, errReadOnlyDatabase) || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, idem.ErrNoWrites)):
+			case !reads[name] && (!errors.Is(err, errReadOnlyDatabase) || !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, driver.ErrNoWrites)):
 				t.Errorf("%s() = %v, want %v", name, err, errReadOnlyDatabase)
 			}
 		}
 		req := request(1)
-		req.Kind = idem.IssuedToken
+		req.Kind = driver.IssuedToken
 		if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, errReadOnlyDatabase) {
 			t.Errorf("Begin() with the token = %v, want %v", err, errReadOnlyDatabase)
 		}
-		if rec, err := good.Get(t.Context(), id); err != nil || rec.State != idem.StateIssued {
+		if rec, err := good.Get(t.Context(), id); err != nil || rec.State != driver.StateIssued {
 			t.Errorf("Get() = %v, %v, want the token as it was", rec.State, err)
 		}
 	})
@@ -165,8 +165,8 @@ func TestPoolIsBusy(t *testing.T) {
 		defer conn.Close()
 		for name, call := range calls(s, key(1)) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			if err := call(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s() without a connection = %v, want %v and %v", name, err, idem.ErrUnavailable, context.DeadlineExceeded)
+			if err := call(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s() without a connection = %v, want %v and %v", name, err, driver.ErrUnavailable, context.DeadlineExceeded)
 			}
 			cancel()
 		}
@@ -182,24 +182,24 @@ func TestRestartedServer(t *testing.T) {
 		s := b.store(t, p, WithExpiry(0))
 		pending, a := begin(t, s, "pending")
 		completed, c := begin(t, s, "completed")
-		settle(t, s, completed, idem.Settlement{Attempt: c, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+		settle(t, s, completed, driver.Settlement{Attempt: c, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
 		server.Kill()
 		for name, call := range calls(s, key(1)) {
-			if err := call(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-				t.Errorf("%s() without a server = %v, want %v", name, err, idem.ErrUnavailable)
+			if err := call(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("%s() without a server = %v, want %v", name, err, driver.ErrUnavailable)
 			}
 		}
 		server.Restart()
 		if err := s.Ping(t.Context()); err != nil {
 			t.Errorf("Ping() after the restart = %v, want <nil>", err)
 		}
-		if rec, err := s.Get(t.Context(), pending); err != nil || rec.State != idem.StatePending || rec.Attempt != a {
+		if rec, err := s.Get(t.Context(), pending); err != nil || rec.State != driver.StatePending || rec.Attempt != a {
 			t.Errorf("Get(pending) = %v, %v, want it as it was", rec.State, err)
 		}
-		if rec, err := s.Get(t.Context(), completed); err != nil || rec.State != idem.StateCompleted || string(rec.Response.Body) != "paid" {
+		if rec, err := s.Get(t.Context(), completed); err != nil || rec.State != driver.StateCompleted || string(rec.Response.Body) != "paid" {
 			t.Errorf("Get(completed) = %v, %v, want it as it was", rec.State, err)
 		}
-		settle(t, s, pending, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+		settle(t, s, pending, driver.Settlement{Attempt: a, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
 	})
 }
 
@@ -241,8 +241,8 @@ func TestErrorsTellNoPassword(t *testing.T) {
 		_, err = New(t.Context(), db, tt.dialect, quiet())
 		migrateErr := Migrate(t.Context(), db, tt.dialect)
 		for _, err := range []error{err, migrateErr} {
-			if !errors.Is(err, idem.ErrUnavailable) || strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), password) {
-				t.Errorf("New() or Migrate() = %v, want %v without the password", err, idem.ErrUnavailable)
+			if !errors.Is(err, driver.ErrUnavailable) || strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), password) {
+				t.Errorf("New() or Migrate() = %v, want %v without the password", err, driver.ErrUnavailable)
 			}
 		}
 		_ = db.Close()
@@ -256,9 +256,9 @@ func TestLongResponse(t *testing.T) {
 	s := b.store(t, b.migrated(t))
 	id, a := begin(t, s, "long")
 	st := settlementOf(a, "")
-	st.Response = &idem.Response{Status: 200, Body: make([]byte, 17<<20)} // MariaDB takes 16 MiB
-	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) || errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Settle() with 17 MiB = %v, want %v", err, idem.ErrResponseInvalid)
+	st.Response = &driver.Response{Status: 200, Body: make([]byte, 17<<20)} // MariaDB takes 16 MiB
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, driver.ErrResponseInvalid) || errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Settle() with 17 MiB = %v, want %v", err, driver.ErrResponseInvalid)
 	}
 	st.Response.Body = make([]byte, 15<<20)
 	if err := callSettle(t.Context(), s, id, st); err != nil {
@@ -277,8 +277,8 @@ func TestLockOfAnotherTransaction(t *testing.T) {
 	other.SetMaxOpenConns(1)
 	mustExec(t, other, "BEGIN IMMEDIATE")
 	_, err := s.Settle(t.Context(), id, settlementOf(a, ""))
-	if !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "another transaction holds the lock") {
-		t.Errorf("Settle() under the lock of another transaction = %v, want %v", err, idem.ErrUnavailable)
+	if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "another transaction holds the lock") {
+		t.Errorf("Settle() under the lock of another transaction = %v, want %v", err, driver.ErrUnavailable)
 	}
 	mustExec(t, other, "ROLLBACK")
 	if err := callSettle(t.Context(), s, id, settlementOf(a, "")); err != nil {
@@ -294,11 +294,11 @@ func TestRecordThatKeepsChanging(t *testing.T) {
 	id, a := begin(t, s, "changing")
 	mustExec(t, p.write, "CREATE TRIGGER other BEFORE UPDATE ON idem_records BEGIN SELECT RAISE(IGNORE); END")
 	for _, by := range []string{"", "alice"} {
-		if res, err := s.Settle(t.Context(), id, settlementOf(a, by)); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("Settle() by %q = settled %t, %v, want %v", by, res.Settled, err, idem.ErrUnavailable)
+		if res, err := s.Settle(t.Context(), id, settlementOf(a, by)); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Settle() by %q = settled %t, %v, want %v", by, res.Settled, err, driver.ErrUnavailable)
 		}
 	}
-	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StatePending {
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StatePending {
 		t.Errorf("Get() = %v, %v, want pending", rec.State, err)
 	}
 	if list, err := s.Decisions(t.Context(), id); err != nil || len(list) != 0 {
@@ -312,15 +312,15 @@ func TestRecordWhosePredecessorIsCorrupt(t *testing.T) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
 		id := key(1)
-		settle(t, s, id, idem.Settlement{Attempt: mustBegin(t, s, id, request(1)), State: idem.StateReleased, KeyTTL: time.Hour})
+		settle(t, s, id, driver.Settlement{Attempt: mustBegin(t, s, id, request(1)), State: driver.StateReleased, KeyTTL: time.Hour})
 		mustBegin(t, s, id, request(2))
 		for _, previous := range []string{"{", "{}"} {
 			mustExec(t, p.write, s.names.sql("UPDATE {records} SET previous = ?"), []byte(previous))
-			if _, err := s.Get(t.Context(), id); !errors.Is(err, idem.ErrCorruptRecord) {
-				t.Errorf("Get() over the previous record %q = %v, want %v", previous, err, idem.ErrCorruptRecord)
+			if _, err := s.Get(t.Context(), id); !errors.Is(err, driver.ErrCorruptRecord) {
+				t.Errorf("Get() over the previous record %q = %v, want %v", previous, err, driver.ErrCorruptRecord)
 			}
-			if err := s.Abort(t.Context(), id, request(3)); !errors.Is(err, idem.ErrCorruptRecord) {
-				t.Errorf("Abort() over the previous record %q = %v, want %v", previous, err, idem.ErrCorruptRecord)
+			if err := s.Abort(t.Context(), id, request(3)); !errors.Is(err, driver.ErrCorruptRecord) {
+				t.Errorf("Abort() over the previous record %q = %v, want %v", previous, err, driver.ErrCorruptRecord)
 			}
 		}
 	})
@@ -354,8 +354,8 @@ func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
 						t.Errorf("New() has not asked for the settings: longest response %d, table %d", s.longestResponse, s.recordsTable)
 					}
 					err = s.Close()
-				} else if !errors.Is(err, idem.ErrUnavailable) {
-					t.Errorf("New() = %v, want %v", err, idem.ErrUnavailable)
+				} else if !errors.Is(err, driver.ErrUnavailable) {
+					t.Errorf("New() = %v, want %v", err, driver.ErrUnavailable)
 				}
 				return err
 			},

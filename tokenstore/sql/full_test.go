@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -22,17 +22,17 @@ func TestFullDatabaseTakesNoWrites(t *testing.T) {
 		fill(p)
 		var err error
 		for n := 0; err == nil && n < 100; n++ {
-			var res idem.BeginResult
+			var res driver.BeginResult
 			if res, err = s.Begin(t.Context(), key(n), request(1)); err == nil {
 				a := res.Record.Attempt
-				_, err = s.Settle(t.Context(), key(n), idem.Settlement{ID: a.Nonce, Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour,
-					Response: &idem.Response{Status: 201, Body: make([]byte, 1<<20)}})
+				_, err = s.Settle(t.Context(), key(n), driver.Settlement{ID: a.Nonce, Attempt: a, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour,
+					Response: &driver.Response{Status: 201, Body: make([]byte, 1<<20)}})
 			}
 		}
-		if !errors.Is(err, idem.ErrNoWrites) || !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("the first error = %v, want %v", err, idem.ErrNoWrites)
+		if !errors.Is(err, driver.ErrNoWrites) || !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("the first error = %v, want %v", err, driver.ErrNoWrites)
 		}
-		if rec, err := s.Get(t.Context(), kept); err != nil || rec.State != idem.StatePending {
+		if rec, err := s.Get(t.Context(), kept); err != nil || rec.State != driver.StatePending {
 			t.Errorf("Get() = %v, %v, want it as it was", rec.State, err)
 		}
 	}

@@ -4,17 +4,17 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-var _ idem.StoreInspector = (*Store)(nil)
+var _ driver.StoreInspector = (*Store)(nil)
 
 // keysRead is how many keys EachKey reads in one statement.
 const keysRead = 5000
 
 // EachKey calls f with the ID of every record, until f returns false. It goes along the primary
-// key in short statements. The error wraps idem.ErrUnavailable.
-func (s *Store) EachKey(ctx context.Context, f func(idem.KeyID) bool) error {
+// key in short statements. The error wraps driver.ErrUnavailable.
+func (s *Store) EachKey(ctx context.Context, f func(driver.KeyID) bool) error {
 	var after []byte // an empty value comes before every key
 	for {
 		ids, err := s.keysAfter(ctx, after)
@@ -33,7 +33,7 @@ func (s *Store) EachKey(ctx context.Context, f func(idem.KeyID) bool) error {
 	}
 }
 
-func (s *Store) keysAfter(ctx context.Context, after []byte) (ids []idem.KeyID, err error) {
+func (s *Store) keysAfter(ctx context.Context, after []byte) (ids []driver.KeyID, err error) {
 	if after == nil {
 		after = []byte{}
 	}
@@ -47,7 +47,7 @@ func (s *Store) keysAfter(ctx context.Context, after []byte) (ids []idem.KeyID, 
 		if err := rows.Scan(&k); err != nil {
 			return nil, err
 		}
-		var id idem.KeyID
+		var id driver.KeyID
 		if len(k) != len(id) {
 			return nil, fmt.Errorf("a key ID of %d bytes", len(k))
 		}
@@ -57,13 +57,15 @@ func (s *Store) keysAfter(ctx context.Context, after []byte) (ids []idem.KeyID, 
 	return ids, rows.Err()
 }
 
-var _ idem.LockInspector = (*Joined)(nil)
+var _ driver.LockInspector = (*Joined)(nil)
 
-// HeldBy implements [idem.LockInspector]. The holder is a transaction, and has no name.
-func (j *Joined) HeldBy(ctx context.Context, id idem.KeyID) (idem.Holder, bool, error) {
+// HeldBy implements [driver.LockInspector]. The holder is a transaction, and has no name.
+func (j *Joined) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
 	held, err := j.Held(ctx, id)
-	return idem.Holder{}, held, err
+	return driver.Holder{}, held, err
 }
 
-// DomainOf implements [idem.LockInspector].
-func (j *Joined) DomainOf(context.Context, idem.KeyID) (string, error) { return idem.JoinedDomain, nil }
+// DomainOf implements [driver.LockInspector].
+func (j *Joined) DomainOf(context.Context, driver.KeyID) (string, error) {
+	return driver.JoinedDomain, nil
+}

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // JoinOption configures [Join]. Every [Option], [JoinedOption] and [idem.Option] is one.
@@ -71,9 +73,9 @@ func JoinOver(ctx context.Context, db *sql.DB, d Dialect, joined func(*Store, ..
 	return engine, err
 }
 
-func warn(ctx context.Context, ev idem.Event) {
-	refused := ev.Type == idem.EventRefused && (ev.Code == idem.CodeUnavailable || ev.Code == idem.CodeInternal)
-	unknown := ev.Type == idem.EventMisused && !errors.Is(ev.Err, idem.ErrSwallowed) // which is refused as unavailable
+func warn(ctx context.Context, ev telemetry.Event) {
+	refused := ev.Type == telemetry.EventRefused && (ev.Code == string(idem.CodeUnavailable) || ev.Code == string(idem.CodeInternal))
+	unknown := ev.Type == telemetry.EventMisused && !errors.Is(ev.Err, driver.ErrSwallowed) // which is refused as unavailable
 	if refused || unknown {
 		slog.WarnContext(ctx, "idempotency: "+ev.Type.String(), "route", ev.Route, "err", ev.Err)
 	}

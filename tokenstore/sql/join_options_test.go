@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // closed counts how often it was closed.
@@ -30,13 +32,13 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	}
 	reading := open(t, "pgx", p.dsn)
 	var log syncBuffer
-	var events []idem.EventType
+	var events []telemetry.EventType
 	var closer closed
 	engine, err := Join(t.Context(), p.write, PostgreSQL(), where[0], where[1], nil,
 		WithReadPool(reading), WithExpiry(time.Hour), WithExpiryFailed(func(context.Context, error) {}), WithMigrationWait(time.Minute),
 		WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
 		WithIsolation(sql.LevelSerializable), WithIdleLimit(90*time.Second), WithTransactionPooler(),
-		idem.WithObserver(func(_ context.Context, ev idem.Event) { events = append(events, ev.Type) }),
+		idem.WithObserver(func(_ context.Context, ev telemetry.Event) { events = append(events, ev.Type) }),
 		idem.WithConflictRetries(1), idem.WithStoreTimeout(patience), idem.WithCloser(&closer))
 	if err != nil {
 		t.Fatalf("Join() = %v, want <nil>", err)
@@ -46,7 +48,7 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	var locks int
 	policy := idem.Policy{Name: "pay", AllowGlobalKeys: true}
 	op := idem.Operation{Transport: idem.TransportHTTP, Key: "k1", Policy: &policy,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}
 	pay := func(ctx context.Context) (idem.Response, error) {
 		tx, err := Tx(ctx)
 		if err != nil {
@@ -95,7 +97,7 @@ func TestJoinOfAStoreThatIsReadOnly(t *testing.T) {
 	}
 	defer engine.Close(t.Context())
 	op := idem.Operation{Transport: idem.TransportHTTP, Key: "k1", Policy: &idem.Policy{Name: "pay", AllowGlobalKeys: true},
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}
+		Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}
 	_, err = engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) {
 		t.Error("the handler ran")
 		return idem.Response{Status: 201}, nil
@@ -110,14 +112,14 @@ type watching struct {
 	engines, steps, events atomic.Int64
 }
 
-func (w *watching) Watch(*idem.Engine, idem.Store) { w.engines.Add(1) }
-func (w *watching) StartStep(ctx context.Context, _ idem.StepStart) (context.Context, any) {
+func (w *watching) Watch(telemetry.Engine, driver.Store) { w.engines.Add(1) }
+func (w *watching) StartStep(ctx context.Context, _ telemetry.StepStart) (context.Context, any) {
 	w.steps.Add(1)
 	return ctx, nil
 }
-func (w *watching) EndStep(context.Context, any, idem.StepEnd) {}
-func (w *watching) Span(any) idem.Span                         { return idem.Span{} }
-func (w *watching) Event(context.Context, idem.Event)          { w.events.Add(1) }
+func (w *watching) EndStep(context.Context, any, telemetry.StepEnd) {}
+func (w *watching) Span(any) driver.Span                            { return driver.Span{} }
+func (w *watching) Event(context.Context, telemetry.Event)          { w.events.Add(1) }
 
 // The options of the engine and of the store that the test above leaves out.
 func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
@@ -131,7 +133,7 @@ func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	telemetry, long := new(watching), make(chan struct{})
+	recorder, long := new(watching), make(chan struct{})
 	once := sync.OnceFunc(func() { close(long) })
 	join := func(opts ...JoinOption) *idem.Engine {
 		engine, err := Join(t.Context(), p.write, PostgreSQL(), append(opts, WithExpiry(0), quiet())...)
@@ -141,10 +143,10 @@ func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
 		t.Cleanup(func() { _ = engine.Close(context.Background()) })
 		return engine
 	}
-	engine := join(WithSoleProcess(), idem.WithSingleInstance(), idem.WithFingerprintKeys(secret), idem.WithTelemetry(telemetry),
+	engine := join(WithSoleProcess(), idem.WithSingleInstance(), idem.WithFingerprintKeys(secret), idem.WithTelemetry(recorder),
 		idem.WithLongRunning(time.Millisecond), idem.WithMaxOpenExecutionsPerScope(1), idem.WithLockTimeout(time.Second/4), idem.WithSettleTimeout(time.Second/4),
-		idem.WithObserver(func(_ context.Context, ev idem.Event) {
-			if ev.Type == idem.EventLongRunning {
+		idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+			if ev.Type == telemetry.EventLongRunning {
 				once()
 			}
 		}))
@@ -156,7 +158,7 @@ func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
 	}
 	do := func(e *idem.Engine, scope string, key idem.Key, h idem.Handler) (idem.Result, error) {
 		return e.Do(context.Background(), idem.Operation{Transport: idem.TransportHTTP, Key: key, Policy: scoped(scope),
-			Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}, h)
+			Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}, h)
 	}
 	never := func(context.Context) (idem.Response, error) {
 		t.Error("a handler ran that should not")
@@ -203,7 +205,7 @@ func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
 	if res, err := do(engine, "a", "k1", never); err != nil || !res.Replayed {
 		t.Errorf("the engine with the fingerprint key = %v, want a replay", err)
 	}
-	if telemetry.engines.Load() != 1 || telemetry.steps.Load() == 0 || telemetry.events.Load() == 0 {
-		t.Errorf("the telemetry was told of %d engines, %d steps and %d events", telemetry.engines.Load(), telemetry.steps.Load(), telemetry.events.Load())
+	if recorder.engines.Load() != 1 || recorder.steps.Load() == 0 || recorder.events.Load() == 0 {
+		t.Errorf("the telemetry was told of %d engines, %d steps and %d events", recorder.engines.Load(), recorder.steps.Load(), recorder.events.Load())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // TestJoinPaysOnceAndWarnsOfMisuse also has the leak check of TestMain see that closing the engine
@@ -37,7 +38,7 @@ func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
 			policy := idem.Policy{Name: "pay", AllowGlobalKeys: true}
 			pay := func(key string, h idem.Handler) (idem.Result, error) {
 				op := idem.Operation{Transport: idem.TransportHTTP, Key: idem.Key(key), Policy: &policy,
-					Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}
+					Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}
 				return engine.Do(t.Context(), op, h)
 			}
 			created := idem.Response{Status: 201, Body: []byte("paid")}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Joined is a [Store] for [idem.NewJoined]. Its records commit together with what a handler
@@ -104,7 +105,7 @@ type Joined struct {
 	longest   int // response in bytes
 }
 
-var _ idem.JoinedStore = (*Joined)(nil)
+var _ driver.JoinedStore = (*Joined)(nil)
 
 // Facts about the handler's use of its transaction.
 var (
@@ -146,7 +147,7 @@ func SessionOf(ctx context.Context) (Session, error) {
 }
 
 // sessionOf notes that the handler has the transaction.
-func sessionOf(joined idem.JoinedTx) (Session, error) {
+func sessionOf(joined driver.JoinedTx) (Session, error) {
 	t, ok := joined.(*joinedTx)
 	if !ok {
 		return nil, ErrOtherStore
@@ -209,7 +210,7 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 		return nil, fmt.Errorf("tokenstore/sql: joined mode: an idle limit of %v, want 1s or more", j.idle)
 	case s.dialect == sqlite && s.read == s.db:
 		return nil, fmt.Errorf("%w: joined mode needs a pool for writing and one for reading: see WithReadPool", errSetting)
-	case s.dialect == sqlite && s.config.visibility != idem.VisibilityProcess:
+	case s.dialect == sqlite && s.config.visibility != driver.VisibilityProcess:
 		return nil, fmt.Errorf("%w: joined mode on SQLite is for one process: lock the file and say so with WithSoleProcess", errSetting)
 	case s.dialect == sqlite:
 		j.shared = slotsOf(c.Pool(), 1)
@@ -266,23 +267,23 @@ var guards = map[*dialect]func(*Joined) guard{
 type guard interface {
 	// claim notes that this process works on a key. It returns false if the database is this
 	// process's own and another transaction has the key.
-	claim(id idem.KeyID) bool
-	unclaim(id idem.KeyID)
+	claim(id driver.KeyID) bool
+	unclaim(id driver.KeyID)
 	// held reports whether a transaction has the key.
-	held(ctx context.Context, id idem.KeyID) (bool, error)
+	held(ctx context.Context, id driver.KeyID) (bool, error)
 	// before readies a connection for BEGIN, and after has it forget that. before reports
 	// whether another transaction has the key, if it can tell without waiting.
 	before(ctx context.Context, t *joinedTx) (held bool, err error)
 	after(ctx context.Context, t *joinedTx) error
 	// take runs the statement that takes the key. from is nil for an INSERT.
-	take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error)
+	take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error)
 	// escaped looks before a rollback whether the handler has ended the transaction. The error wraps
-	// idem.ErrEscaped if what it wrote may be there.
+	// driver.ErrEscaped if what it wrote may be there.
 	escaped(ctx context.Context, t *joinedTx) error
-	// rollBack rolls back a transaction that is not to be committed. The error wraps idem.ErrEscaped if the
+	// rollBack rolls back a transaction that is not to be committed. The error wraps driver.ErrEscaped if the
 	// database tells that it has kept some of it. The caller ignores any other one and rolls back again.
 	rollBack(ctx context.Context, t *joinedTx) error
-	// complete makes the record completed. The error wraps idem.ErrEscaped or idem.ErrSwallowed
+	// complete makes the record completed. The error wraps driver.ErrEscaped or driver.ErrSwallowed
 	// if the transaction is not the one that took the key, and nothing is committed.
 	complete(ctx context.Context, t *joinedTx, c *completion) error
 	// commit commits in limited time.

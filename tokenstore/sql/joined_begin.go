@@ -5,21 +5,21 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
 // joinedRounds bounds how often BeginJoined starts over.
 const joinedRounds = 5
 
-// BeginJoined opens a transaction that takes the key. [idem.JoinedStore] has the contract. The
-// error wraps idem.ErrUnavailable, idem.ErrNewerRecord or idem.ErrCorruptRecord.
-func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (begin idem.JoinedBegin, err error) {
+// BeginJoined opens a transaction that takes the key. [driver.JoinedStore] has the contract. The
+// error wraps driver.ErrUnavailable, driver.ErrNewerRecord or driver.ErrCorruptRecord.
+func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.JoinedRequest) (begin driver.JoinedBegin, err error) {
 	if err := j.mayWrite("begin joined"); err != nil {
 		return begin, err
 	}
 	if !j.guard.claim(id) {
-		return idem.JoinedBegin{Held: true}, nil
+		return driver.JoinedBegin{Held: true}, nil
 	}
 	release := func() { j.guard.unclaim(id) }
 	defer func() {
@@ -33,11 +33,11 @@ func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.Joined
 	release = func() { j.giveSlot(); j.guard.unclaim(id) }
 
 	// A client key without a record is the usual case, so the first round inserts one unseen.
-	var from *idem.Record
-	if req.Kind != idem.ClientKey || req.RunAgainFrom != nil {
+	var from *driver.Record
+	if req.Kind != driver.ClientKey || req.RunAgainFrom != nil {
 		rec, err := j.Get(ctx, id)
 		if err != nil || !starts(&rec, &req) {
-			return idem.JoinedBegin{Record: rec}, err
+			return driver.JoinedBegin{Record: rec}, err
 		}
 		from = &rec
 	}
@@ -47,12 +47,12 @@ func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.Joined
 		case err != nil:
 			return begin, err
 		case held:
-			return idem.JoinedBegin{Held: true}, nil
+			return driver.JoinedBegin{Held: true}, nil
 		case t != nil:
 			t.release = release
 			begin.Tx, begin.Record = t, t.record(from)
 			if from != nil {
-				begin.Replaced = idem.Replaced{State: from.State, Attempt: from.Attempt}
+				begin.Replaced = driver.Replaced{State: from.State, Attempt: from.Attempt}
 			}
 			return begin, nil
 		}
@@ -61,26 +61,26 @@ func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.Joined
 		switch {
 		case err != nil:
 			return begin, err
-		case rec.State == idem.StateNone && req.Kind == idem.ClientKey && req.RunAgainFrom == nil:
+		case rec.State == driver.StateNone && req.Kind == driver.ClientKey && req.RunAgainFrom == nil:
 			from = nil
 		case starts(&rec, &req):
 			from = &rec
 		default:
-			return idem.JoinedBegin{Record: rec}, nil
+			return driver.JoinedBegin{Record: rec}, nil
 		}
 		held, err = j.heldElsewhere(ctx, id)
-		if err == nil && !held && rec.State == idem.StateNone {
+		if err == nil && !held && rec.State == driver.StateNone {
 			err = j.forget(ctx, id)
 		}
 		if err != nil || held {
-			return idem.JoinedBegin{Held: held}, err
+			return driver.JoinedBegin{Held: held}, err
 		}
 	}
-	return idem.JoinedBegin{Held: true}, nil
+	return driver.JoinedBegin{Held: true}, nil
 }
 
 // forget removes the row of a key whose time is over. An INSERT would meet it.
-func (j *Joined) forget(ctx context.Context, id idem.KeyID) error {
+func (j *Joined) forget(ctx context.Context, id driver.KeyID) error {
 	_, err := j.db.ExecContext(ctx, j.statements.forget.text, append([]any{id[:]}, j.statements.forget.clocks(0)...)...)
 	if j.dialect.fault(err) == faultConflict {
 		return nil
@@ -89,14 +89,14 @@ func (j *Joined) forget(ctx context.Context, id idem.KeyID) error {
 }
 
 // Held reports whether an attempt of the key runs in a transaction. The error wraps
-// idem.ErrUnavailable.
-func (j *Joined) Held(ctx context.Context, id idem.KeyID) (bool, error) {
+// driver.ErrUnavailable.
+func (j *Joined) Held(ctx context.Context, id driver.KeyID) (bool, error) {
 	held, err := j.guard.held(ctx, id)
 	return held, j.failed("held", err)
 }
 
 // heldElsewhere is Held for a caller whose own claim counts as held on SQLite.
-func (j *Joined) heldElsewhere(ctx context.Context, id idem.KeyID) (bool, error) {
+func (j *Joined) heldElsewhere(ctx context.Context, id driver.KeyID) (bool, error) {
 	if j.dialect == sqlite {
 		return false, nil
 	}
@@ -104,20 +104,20 @@ func (j *Joined) heldElsewhere(ctx context.Context, id idem.KeyID) (bool, error)
 }
 
 // starts reports whether a committed record lets an attempt start.
-func starts(rec *idem.Record, req *idem.JoinedRequest) bool {
+func starts(rec *driver.Record, req *driver.JoinedRequest) bool {
 	if rec.Kind != req.Kind {
 		return false
 	}
 	if req.RunAgainFrom != nil {
 		return rec.State.Open() && rec.Attempt == *req.RunAgainFrom
 	}
-	return rec.State == idem.StateIssued || rec.State == idem.StateReleased
+	return rec.State == driver.StateIssued || rec.State == driver.StateReleased
 }
 
 // takeSlot waits until one of the transactions that may be open at once is free.
 func (j *Joined) takeSlot(ctx context.Context) error {
 	if n := j.connector.Size(); n != j.pool {
-		return fmt.Errorf("tokenstore/sql: begin joined: %w: the pool has %d connections now and had %d when Joined was called", idem.ErrUnavailable, n, j.pool)
+		return fmt.Errorf("tokenstore/sql: begin joined: %w: the pool has %d connections now and had %d when Joined was called", driver.ErrUnavailable, n, j.pool)
 	}
 	if j.slots == nil {
 		return nil
@@ -126,7 +126,7 @@ func (j *Joined) takeSlot(ctx context.Context) error {
 	case j.slots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("tokenstore/sql: begin joined: %w: all %d joined transactions are in use: %w", idem.ErrUnavailable, cap(j.slots), ctx.Err())
+		return fmt.Errorf("tokenstore/sql: begin joined: %w: all %d joined transactions are in use: %w", driver.ErrUnavailable, cap(j.slots), ctx.Err())
 	}
 }
 
@@ -138,9 +138,9 @@ func (j *Joined) giveSlot() {
 
 // tryBegin opens a transaction and takes the key in it, once. It returns no transaction if it
 // did not get the key, or if it may have waited for it.
-func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedRequest, from *idem.Record) (t *joinedTx, held bool, err error) {
+func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.JoinedRequest, from *driver.Record) (t *joinedTx, held bool, err error) {
 	if from != nil {
-		promised := idem.Record{ResultTTL: req.ResultTTL, KeyTTL: req.KeyTTL}
+		promised := driver.Record{ResultTTL: req.ResultTTL, KeyTTL: req.KeyTTL}
 		rules.Remember(&promised, from, from.Settled) // without the time of the database, the whole time of a released key counts
 		req.ResultTTL, req.KeyTTL = promised.ResultTTL, promised.KeyTTL
 	}
@@ -155,7 +155,7 @@ func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedReq
 	if from != nil {
 		p.next = from.Attempt.Number + 1
 	}
-	t.attempt = idem.Attempt{Number: p.next, Fence: idem.JoinedFence(p.next), Nonce: req.Nonce}
+	t.attempt = driver.Attempt{Number: p.next, Fence: driver.JoinedFence(p.next), Nonce: req.Nonce}
 	taken, waited, err := j.guard.take(ctx, t, &p, from)
 	if err == nil && taken && !waited {
 		if s, ok := t.session.(*sqlSession); ok {
@@ -191,12 +191,12 @@ func (t *joinedTx) open(ctx context.Context) (held bool, err error) {
 }
 
 // record is the record as the transaction sees it.
-func (t *joinedTx) record(from *idem.Record) idem.Record {
-	rec := idem.Record{Created: t.started}
+func (t *joinedTx) record(from *driver.Record) driver.Record {
+	rec := driver.Record{Created: t.started}
 	if from != nil {
 		rec.Created, rec.TokenExpires = from.Created, from.TokenExpires
 	}
-	rec.State, rec.Kind, rec.Route, rec.Attempt = idem.StatePending, t.req.Kind, t.req.Route, t.attempt
+	rec.State, rec.Kind, rec.Route, rec.Attempt = driver.StatePending, t.req.Kind, t.req.Route, t.attempt
 	rec.Fingerprint, rec.Started = t.req.Fingerprint, t.started
 	rec.ResultTTL, rec.KeyTTL = t.req.ResultTTL, t.req.KeyTTL
 	return rec

@@ -9,20 +9,21 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // keep stores a record of an attempt in a state.
-func (s *service) keep(id idem.KeyID, state idem.State) idem.Record {
+func (s *service) keep(id driver.KeyID, state driver.State) driver.Record {
 	s.Helper()
-	ctx, nonce := context.Background(), idem.NewNonce()
-	begun, err := s.joined.Begin(ctx, id, idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
+	ctx, nonce := context.Background(), driver.NewNonce()
+	begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: "POST /pay", Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
 	if err != nil {
 		s.Fatal(err)
 	}
-	st := idem.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: state, ResultTTL: time.Hour, KeyTTL: time.Hour}
-	if state == idem.StateCompleted {
-		st.Response = &idem.Response{Status: 201}
+	st := driver.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: state, ResultTTL: time.Hour, KeyTTL: time.Hour}
+	if state == driver.StateCompleted {
+		st.Response = &driver.Response{Status: 201}
 	}
 	res, err := s.joined.Settle(ctx, id, st)
 	if err != nil || !res.Settled {
@@ -31,27 +32,27 @@ func (s *service) keep(id idem.KeyID, state idem.State) idem.Record {
 	return res.Record
 }
 
-func runAgain(from idem.Attempt) idem.JoinedRequest {
-	req := joinedRequest(idem.ClientKey)
+func runAgain(from driver.Attempt) driver.JoinedRequest {
+	req := joinedRequest(driver.ClientKey)
 	req.RunAgainFrom = &from
 	return req
 }
 
-func completedAs(a idem.Attempt) idem.Settlement {
-	return idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour, Response: &idem.Response{Status: 201}}
+func completedAs(a driver.Attempt) driver.Settlement {
+	return driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour, Response: &driver.Response{Status: 201}}
 }
 
 // An attempt that runs again under a shorter policy is remembered for as long as the first one was to be.
 func TestJoinedRunAgainKeepsTheLongerTimes(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
-		first := joinedRequest(idem.ClientKey)
-		begun, err := s.joined.Begin(ctx, id, idem.BeginRequest{Route: first.Route, Fence: idem.Fence{Domain: "locks", Token: 7}, Nonce: idem.NewNonce(),
+		first := joinedRequest(driver.ClientKey)
+		begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: first.Route, Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: driver.NewNonce(),
 			Fingerprint: first.Fingerprint, ResultTTL: 100 * time.Hour, KeyTTL: 200 * time.Hour})
 		if err != nil {
 			s.Fatal(err)
 		}
-		unknown := idem.Settlement{Attempt: begun.Record.Attempt, ID: idem.NewNonce(), State: idem.StateUnknown, ResultTTL: time.Hour, KeyTTL: time.Hour}
+		unknown := driver.Settlement{Attempt: begun.Record.Attempt, ID: driver.NewNonce(), State: driver.StateUnknown, ResultTTL: time.Hour, KeyTTL: time.Hour}
 		if res, err := s.joined.Settle(ctx, id, unknown); err != nil || !res.Settled {
 			s.Fatalf("Settle() = %+v, %v", res, err)
 		}
@@ -64,7 +65,7 @@ func TestJoinedRunAgainKeepsTheLongerTimes(t *testing.T) {
 			s.Fatalf("Commit() = %v", err)
 		}
 		rec, err := s.joined.Get(ctx, id)
-		if err != nil || rec.State != idem.StateCompleted || rec.ResultExpires.Sub(rec.Settled) < 100*time.Hour || rec.KeyExpires.Sub(rec.Settled) < 200*time.Hour {
+		if err != nil || rec.State != driver.StateCompleted || rec.ResultExpires.Sub(rec.Settled) < 100*time.Hour || rec.KeyExpires.Sub(rec.Settled) < 200*time.Hour {
 			s.Errorf("Get() = %v, its result for %v and its key for %v, %v; want 100 h and 200 h", rec.State, rec.ResultExpires.Sub(rec.Settled), rec.KeyExpires.Sub(rec.Settled), err)
 		}
 	})
@@ -74,23 +75,23 @@ func TestJoinedRunAgainKeepsTheLongerTimes(t *testing.T) {
 func TestBeginJoinedRunsAgainOnlyFromTheAttemptInDoubt(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
-		wantNone := func(what string, req idem.JoinedRequest, state idem.State) {
+		wantNone := func(what string, req driver.JoinedRequest, state driver.State) {
 			s.Helper()
 			s.wantNotBegun(what, id, req, state)
 			s.wantNothingOpen(what)
 		}
-		wantNone("without a record", runAgain(idem.Attempt{Number: 1, Nonce: idem.NewNonce()}), idem.StateNone)
-		unknown := s.keep(id, idem.StateUnknown)
+		wantNone("without a record", runAgain(driver.Attempt{Number: 1, Nonce: driver.NewNonce()}), driver.StateNone)
+		unknown := s.keep(id, driver.StateUnknown)
 		other := unknown.Attempt
-		other.Nonce = idem.NewNonce()
-		wantNone("from another attempt", runAgain(other), idem.StateUnknown)
-		wantNone("from none", joinedRequest(idem.ClientKey), idem.StateUnknown)
+		other.Nonce = driver.NewNonce()
+		wantNone("from another attempt", runAgain(other), driver.StateUnknown)
+		wantNone("from none", joinedRequest(driver.ClientKey), driver.StateUnknown)
 
 		began, err := s.joined.BeginJoined(ctx, id, runAgain(unknown.Attempt))
 		if err != nil || began.Tx == nil {
 			s.Fatalf("BeginJoined() = %+v, %v, want a transaction", began, err)
 		}
-		if want := (idem.Replaced{State: idem.StateUnknown, Attempt: unknown.Attempt}); began.Replaced != want {
+		if want := (driver.Replaced{State: driver.StateUnknown, Attempt: unknown.Attempt}); began.Replaced != want {
 			s.Errorf("BeginJoined() replaced %+v, want %+v", began.Replaced, want)
 		}
 		if err := began.Tx.Commit(ctx, completedAs(began.Record.Attempt)); err != nil {
@@ -100,8 +101,8 @@ func TestBeginJoinedRunsAgainOnlyFromTheAttemptInDoubt(t *testing.T) {
 		if err != nil || rec.Attempt != began.Record.Attempt || rec.Attempt.Number != 2 || !rec.Created.Equal(began.Record.Created) || rec.Started.Sub(began.Record.Started).Abs() > time.Second {
 			s.Errorf("Get() = %+v, %v, want what BeginJoined said: %+v", rec, err, began.Record)
 		}
-		wantNone("from a completed attempt", runAgain(rec.Attempt), idem.StateCompleted)
-		wantNone("of a completed key", joinedRequest(idem.ClientKey), idem.StateCompleted)
+		wantNone("from a completed attempt", runAgain(rec.Attempt), driver.StateCompleted)
+		wantNone("of a completed key", joinedRequest(driver.ClientKey), driver.StateCompleted)
 	})
 }
 
@@ -122,7 +123,7 @@ func (c hookedConnector) Connect(ctx context.Context) (Session, error) {
 func TestBeginJoinedOfARecordThatIsRemovedMeanwhile(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, plain := context.Background(), s.joined.connector
-		begin := func(key string, req idem.JoinedRequest, removeBefore int) idem.JoinedBegin {
+		begin := func(key string, req driver.JoinedRequest, removeBefore int) driver.JoinedBegin {
 			s.Helper()
 			s.joined.connector = hookedConnector{plain, func(n int) {
 				if n == removeBefore {
@@ -141,15 +142,15 @@ func TestBeginJoinedOfARecordThatIsRemovedMeanwhile(t *testing.T) {
 		if _, err := s.joined.Issue(ctx, idem.NewKeyID("merchant", "token"), time.Hour); err != nil {
 			s.Fatal(err)
 		}
-		if got := begin("token", joinedRequest(idem.IssuedToken), 1); got.Tx != nil || got.Record.State != idem.StateNone {
+		if got := begin("token", joinedRequest(driver.IssuedToken), 1); got.Tx != nil || got.Record.State != driver.StateNone {
 			s.Errorf("BeginJoined() of a token that is removed = %+v, want no attempt", got)
 		}
-		unknown := s.keep(idem.NewKeyID("merchant", "doubt"), idem.StateUnknown)
-		if got := begin("doubt", runAgain(unknown.Attempt), 1); got.Tx != nil || got.Record.State != idem.StateNone {
+		unknown := s.keep(idem.NewKeyID("merchant", "doubt"), driver.StateUnknown)
+		if got := begin("doubt", runAgain(unknown.Attempt), 1); got.Tx != nil || got.Record.State != driver.StateNone {
 			s.Errorf("BeginJoined() from an attempt that is removed = %+v, want no attempt", got)
 		}
-		s.keep(idem.NewKeyID("merchant", "released"), idem.StateReleased)
-		if got := begin("released", joinedRequest(idem.ClientKey), 2); got.Tx == nil || got.Record.Attempt.Number != 1 {
+		s.keep(idem.NewKeyID("merchant", "released"), driver.StateReleased)
+		if got := begin("released", joinedRequest(driver.ClientKey), 2); got.Tx == nil || got.Record.Attempt.Number != 1 {
 			s.Errorf("BeginJoined() of a released key that is removed = %+v, want its first attempt", got)
 		}
 	})
@@ -162,13 +163,13 @@ func TestJoinedRecordThatCannotBeReadStartsAndDecidesNothing(t *testing.T) {
 			s.Fatal(err)
 		}
 		mustExec(s, s.pools.write, "UPDATE idem_records SET form = 2")
-		for _, kind := range []idem.KeyKind{idem.ClientKey, idem.IssuedToken} {
-			if got, err := s.joined.BeginJoined(ctx, id, joinedRequest(kind)); got.Tx != nil || !errors.Is(err, idem.ErrNewerRecord) {
-				s.Errorf("BeginJoined() = %+v, %v, want %v", got, err, idem.ErrNewerRecord)
+		for _, kind := range []driver.KeyKind{driver.ClientKey, driver.IssuedToken} {
+			if got, err := s.joined.BeginJoined(ctx, id, joinedRequest(kind)); got.Tx != nil || !errors.Is(err, driver.ErrNewerRecord) {
+				s.Errorf("BeginJoined() = %+v, %v, want %v", got, err, driver.ErrNewerRecord)
 			}
 		}
-		if got, err := s.joined.Probe(ctx, id); !errors.Is(err, idem.ErrNewerRecord) {
-			s.Errorf("Probe() = %v, %v, want %v", got.State, err, idem.ErrNewerRecord)
+		if got, err := s.joined.Probe(ctx, id); !errors.Is(err, driver.ErrNewerRecord) {
+			s.Errorf("Probe() = %v, %v, want %v", got.State, err, driver.ErrNewerRecord)
 		}
 		s.wantNothingOpen("after errors")
 	})
@@ -186,12 +187,12 @@ func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
 		}
 	}}, func(s *service) {
 		ctx := context.Background()
-		for _, state := range []idem.State{idem.StateNone, idem.StateReleased} {
+		for _, state := range []driver.State{driver.StateNone, driver.StateReleased} {
 			id := idem.NewKeyID("merchant", idem.Key(state.String()))
-			if state != idem.StateNone {
+			if state != driver.StateNone {
 				s.keep(id, state)
 			}
-			begin, err := s.joined.BeginJoined(ctx, id, joinedRequest(idem.ClientKey))
+			begin, err := s.joined.BeginJoined(ctx, id, joinedRequest(driver.ClientKey))
 			if err != nil || begin.Tx == nil {
 				s.Fatalf("BeginJoined() = %+v, %v, want a transaction", begin, err)
 			}
@@ -199,18 +200,18 @@ func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
 			if s.backend.dialect == SQLite() || s.backend.name == throughPgBouncer.name { // its connections have no limit of their own
 				short, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
 			}
-			if rec, err := s.joined.Probe(short, id); !errors.Is(err, idem.ErrUnavailable) {
-				s.Errorf("Probe() of a key that was %v = %v, %v, want %v", state, rec.State, err, idem.ErrUnavailable)
+			if rec, err := s.joined.Probe(short, id); !errors.Is(err, driver.ErrUnavailable) {
+				s.Errorf("Probe() of a key that was %v = %v, %v, want %v", state, rec.State, err, driver.ErrUnavailable)
 			}
 			cancel()
 			if err := begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)); err != nil {
 				s.Fatal(err)
 			}
-			if rec, err := s.joined.Probe(ctx, id); err != nil || rec.State != idem.StateCompleted {
+			if rec, err := s.joined.Probe(ctx, id); err != nil || rec.State != driver.StateCompleted {
 				s.Errorf("Probe() after COMMIT = %v, %v, want completed", rec.State, err)
 			}
 		}
-		if rec, err := s.joined.Probe(ctx, idem.NewKeyID("merchant", "new")); err != nil || rec.State != idem.StateNone {
+		if rec, err := s.joined.Probe(ctx, idem.NewKeyID("merchant", "new")); err != nil || rec.State != driver.StateNone {
 			s.Errorf("Probe() of a new key = %v, %v, want none", rec.State, err)
 		}
 		s.wantNothingOpen("after the probes")
@@ -231,13 +232,13 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 			s.Error("Begin() over a lost connection = <nil>, want an error")
 		}
 		session.Close(true, func() {})
-		begin, began := s.joined.BeginJoined(ctx, id, joinedRequest(idem.ClientKey))
+		begin, began := s.joined.BeginJoined(ctx, id, joinedRequest(driver.ClientKey))
 		_, held := s.joined.Held(ctx, id)
 		_, probed := s.joined.Probe(ctx, id)
-		bound, bind := s.joined.Bind(ctx, id, idem.Fingerprint{Version: 1}, time.Hour)
+		bound, bind := s.joined.Bind(ctx, id, driver.Fingerprint{Version: 1}, time.Hour)
 		for method, err := range map[string]error{"BeginJoined": began, "Held": held, "Probe": probed, "Bind": bind, "Ping": s.joined.Ping(ctx)} {
-			if !errors.Is(err, idem.ErrUnavailable) {
-				s.Errorf("%s() = %v, want %v", method, err, idem.ErrUnavailable)
+			if !errors.Is(err, driver.ErrUnavailable) {
+				s.Errorf("%s() = %v, want %v", method, err, driver.ErrUnavailable)
 			}
 		}
 		if begin.Tx != nil || begin.Held || !bound.IsZero() {
@@ -256,8 +257,8 @@ func TestJoinedKeyThatGotNoSlotIsFree(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	other := idem.NewKeyID("merchant", "k2")
-	if _, err := s.joined.BeginJoined(ctx, other, joinedRequest(idem.ClientKey)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("BeginJoined() = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := s.joined.BeginJoined(ctx, other, joinedRequest(driver.ClientKey)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("BeginJoined() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	if held, err := s.joined.Held(t.Context(), other); held || err != nil {
 		t.Errorf("Held() = %t, %v, want false", held, err)

@@ -7,32 +7,32 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // bindRounds bounds how often Bind looks again after another caller came first.
 const bindRounds = 5
 
 // Bind commits a fingerprint for a key, unless the key has one that still counts, and returns
-// the one it has. [idem.JoinedStore] has the contract. The error wraps idem.ErrUnavailable.
-func (j *Joined) Bind(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, ttl time.Duration) (idem.Fingerprint, error) {
+// the one it has. [driver.JoinedStore] has the contract. The error wraps driver.ErrUnavailable.
+func (j *Joined) Bind(ctx context.Context, id driver.KeyID, fp driver.Fingerprint, ttl time.Duration) (driver.Fingerprint, error) {
 	if err := j.mayWrite("bind"); err != nil {
-		return idem.Fingerprint{}, err
+		return driver.Fingerprint{}, err
 	}
 	for range bindRounds {
 		bound, done, err := j.bindOnce(ctx, id, fp, ttl)
 		switch {
 		case err != nil && j.dialect.fault(err) != faultConflict:
-			return idem.Fingerprint{}, j.failed("bind", err)
+			return driver.Fingerprint{}, j.failed("bind", err)
 		case done:
 			return bound, nil
 		}
 	}
-	return idem.Fingerprint{}, fmt.Errorf("tokenstore/sql: bind: %w: the binding kept changing", idem.ErrUnavailable)
+	return driver.Fingerprint{}, fmt.Errorf("tokenstore/sql: bind: %w: the binding kept changing", driver.ErrUnavailable)
 }
 
 // bindOnce returns done false if another caller came between two of its statements.
-func (j *Joined) bindOnce(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, ttl time.Duration) (bound idem.Fingerprint, done bool, err error) {
+func (j *Joined) bindOnce(ctx context.Context, id driver.KeyID, fp driver.Fingerprint, ttl time.Duration) (bound driver.Fingerprint, done bool, err error) {
 	column, lasts := packFingerprint(fp), ttl.Microseconds()
 	st := &j.joined
 	n, err := changed(j.db.ExecContext(ctx, st.bind, id[:], []byte{}, column, lasts))

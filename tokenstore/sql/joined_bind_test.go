@@ -9,16 +9,17 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-func bodies() (first, second idem.Fingerprint) {
-	return idem.Fingerprint{Version: 1, Sum: [32]byte{1}}, idem.Fingerprint{Version: 1, Sum: [32]byte{2}}
+func bodies() (first, second driver.Fingerprint) {
+	return driver.Fingerprint{Version: 1, Sum: [32]byte{1}}, driver.Fingerprint{Version: 1, Sum: [32]byte{2}}
 }
 
 // bindBoth binds two bodies at once, and wants them to agree. meanwhile runs while both are on their way.
-func (s *service) bindBoth(id idem.KeyID, meanwhile func()) {
+func (s *service) bindBoth(id driver.KeyID, meanwhile func()) {
 	s.Helper()
-	var fps, bound [2]idem.Fingerprint
+	var fps, bound [2]driver.Fingerprint
 	fps[0], fps[1] = bodies()
 	var both sync.WaitGroup
 	for i := range bound {
@@ -74,7 +75,7 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 			})
 		}
 		waiting(func(tx *sql.Tx) error {
-			_, err := tx.Exec(s.joined.joined.bind, id[:], []byte{}, packFingerprint(idem.Fingerprint{Version: 1, Sum: [32]byte{3}}), time.Hour.Microseconds())
+			_, err := tx.Exec(s.joined.joined.bind, id[:], []byte{}, packFingerprint(driver.Fingerprint{Version: 1, Sum: [32]byte{3}}), time.Hour.Microseconds())
 			return err
 		})
 		mustExec(t, s.pools.write, "UPDATE idem_bindings SET expires = 1")
@@ -82,7 +83,7 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 			_, err := tx.Exec("UPDATE idem_bindings SET expires = 2")
 			return err
 		})
-		bound, err := s.joined.Bind(ctx, id, idem.Fingerprint{Version: 1, Sum: [32]byte{4}}, time.Hour)
+		bound, err := s.joined.Bind(ctx, id, driver.Fingerprint{Version: 1, Sum: [32]byte{4}}, time.Hour)
 		if first, second := bodies(); err != nil || bound != first && bound != second {
 			t.Errorf("Bind() = %v, %v, want one of the two", bound, err)
 		}
@@ -94,7 +95,7 @@ func TestBindingIsNotShortenedNorExtendedByAnotherBody(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		first, second := bodies()
-		bind := func(fp idem.Fingerprint, ttl time.Duration) {
+		bind := func(fp driver.Fingerprint, ttl time.Duration) {
 			s.Helper()
 			var left int64
 			got, err := s.joined.Bind(ctx, id, fp, ttl)

@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"net/url"
 	"strings"
@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -26,7 +28,7 @@ func TestJoinedCommitThatEndsWithTheConnectionIsProbed(t *testing.T) {
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$`)
 	mustExec(t, s.pools.write, "CREATE CONSTRAINT TRIGGER die AFTER INSERT ON payments DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()")
 	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-	s.wantState("k1", idem.StateNone)
+	s.wantState("k1", driver.StateNone)
 	s.wantPayments(0)
 	mustExec(t, s.pools.write, "DROP TRIGGER die ON payments")
 	s.wantOnePayment("k1")
@@ -138,7 +140,7 @@ func TestJoinedConnectionLostAtEachStatementPaysOnce(t *testing.T) {
 			}
 		}
 		s.wantPayments(payments)
-		for _, err := range s.saw(idem.EventUnknown) {
+		for _, err := range s.saw(telemetry.EventUnknown) {
 			t.Errorf("an outcome is unknown: %v", err)
 		}
 	})
@@ -196,9 +198,9 @@ func TestJoinedCommitIntoABlackHoleEnds(t *testing.T) {
 }
 
 // deafConnector makes connections whose COMMIT ends with no context, like those of lib/pq.
-type deafConnector struct{ driver.Connector }
+type deafConnector struct{ sqldriver.Connector }
 
-func (c deafConnector) Connect(ctx context.Context) (driver.Conn, error) {
+func (c deafConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -208,7 +210,7 @@ func (c deafConnector) Connect(ctx context.Context) (driver.Conn, error) {
 
 type deafConn struct{ *stdlib.Conn }
 
-func (c deafConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (c deafConn) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (sqldriver.Tx, error) {
 	return c.Conn.BeginTx(context.WithoutCancel(ctx), opts)
 }
 

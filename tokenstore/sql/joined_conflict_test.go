@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
@@ -84,7 +85,7 @@ func TestJoinedConflictOfTwoPaymentsRunsOneAgain(t *testing.T) {
 		if a, b := answers[0].status, answers[1].status; a+b != 201+402 {
 			t.Errorf("answers = %v, want one paid and one refused", answers)
 		}
-		if told := s.saw(idem.EventConflict); len(told) == 0 {
+		if told := s.saw(telemetry.EventConflict); len(told) == 0 {
 			t.Error("no transaction met a conflict")
 		}
 		s.wantPayments(1)
@@ -192,7 +193,7 @@ func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
 			}))
 			s.want(s.pay("k1"), paid)
 			s.want(s.pay("k1"), paidBefore)
-			if told := s.saw(idem.EventConflict); runs != 2 || len(told) != 1 {
+			if told := s.saw(telemetry.EventConflict); runs != 2 || len(told) != 1 {
 				t.Errorf("the handler ran %d times, with the conflicts %v, want 2 and one", runs, told)
 			}
 			s.wantPayments(1)

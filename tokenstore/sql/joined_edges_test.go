@@ -11,6 +11,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // With a pooler of transactions the lock of a key belongs to the transaction, and nothing is left in
@@ -28,7 +30,7 @@ func TestJoinedBehindATransactionPooler(t *testing.T) {
 	finish := s.started("k1")
 	wantLocks("while the handler runs", 1)
 	other := startService(t, s.backend, serviceParts{pools: &s.pools, joined: []JoinedOption{WithTransactionPooler()}})
-	other.wantState("k1", idem.StatePending)
+	other.wantState("k1", driver.StatePending)
 	other.want(other.pay("k1"), refused(409, idem.CodeInProgress))
 	s.want(finish(), paid)
 	wantLocks("after the commit", 0)
@@ -64,10 +66,10 @@ func TestJoinedCommitRefusedByAConstraintIsRolledBack(t *testing.T) {
 				return errors.Join(err, updated)
 			}))
 			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-			if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], idem.ErrRolledBack) {
-				t.Errorf("released because of %v, want %v", told, idem.ErrRolledBack)
+			if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], driver.ErrRolledBack) {
+				t.Errorf("released because of %v, want %v", told, driver.ErrRolledBack)
 			}
-			s.wantState("k1", idem.StateNone)
+			s.wantState("k1", driver.StateNone)
 			s.wantPayments(0)
 			s.wantOnePayment("k1")
 		})
@@ -93,9 +95,9 @@ func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
 				s.Errorf("the answer after %s is %v, want an error", statement, a)
 			}
 		}
-		check("ROLLBACK", idem.ErrEscaped)
+		check("ROLLBACK", driver.ErrEscaped)
 		if s.backend.dialect == PostgreSQL() {
-			check("INSERT INTO nowhere VALUES (1)", idem.ErrUnavailable)
+			check("INSERT INTO nowhere VALUES (1)", driver.ErrUnavailable)
 		}
 		s.wantPayments(0)
 	})
@@ -111,23 +113,23 @@ func TestJoinedKeyReleasedByAPersonRunsAgain(t *testing.T) {
 	}))
 	s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 	policy := &idem.Policy{AllowGlobalKeys: true}
-	rec, err := s.engine.Decide(t.Context(), idem.NewKeyID("merchant", "k1"), idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ada", Reason: "looked"}, policy)
-	if err != nil || rec.State != idem.StateReleased {
+	rec, err := s.engine.Decide(t.Context(), idem.NewKeyID("merchant", "k1"), driver.Attempt{}, idem.NotApplied(), driver.Decision{By: "ada", Reason: "looked"}, policy)
+	if err != nil || rec.State != driver.StateReleased {
 		t.Fatalf("Decide() = %v, %v, want released", rec.State, err)
 	}
 	s.wantOnePayment("k1")
 	rec, err = s.joined.Get(t.Context(), idem.NewKeyID("merchant", "k1"))
-	if err != nil || rec.Attempt.Number != 2 || rec.State != idem.StateCompleted {
+	if err != nil || rec.Attempt.Number != 2 || rec.State != driver.StateCompleted {
 		t.Errorf("Get() = attempt %d, %v, %v, want attempt 2, completed", rec.Attempt.Number, rec.State, err)
 	}
 }
 
-func joinedRequest(kind idem.KeyKind) idem.JoinedRequest {
-	return idem.JoinedRequest{Kind: kind, Route: "POST /pay", Nonce: idem.NewNonce(), Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{1}}, ResultTTL: time.Hour}
+func joinedRequest(kind driver.KeyKind) driver.JoinedRequest {
+	return driver.JoinedRequest{Kind: kind, Route: "POST /pay", Nonce: driver.NewNonce(), Fingerprint: driver.Fingerprint{Version: 1, Sum: [32]byte{1}}, ResultTTL: time.Hour}
 }
 
 // wantNotBegun wants BeginJoined to start nothing, and to return a record in a state.
-func (s *service) wantNotBegun(what string, id idem.KeyID, req idem.JoinedRequest, state idem.State) {
+func (s *service) wantNotBegun(what string, id driver.KeyID, req driver.JoinedRequest, state driver.State) {
 	s.Helper()
 	got, err := s.joined.BeginJoined(context.Background(), id, req)
 	if got.Tx != nil {
@@ -143,25 +145,25 @@ func (s *service) wantNotBegun(what string, id idem.KeyID, req idem.JoinedReques
 func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
-		want := func(what string, req idem.JoinedRequest, state idem.State) {
+		want := func(what string, req driver.JoinedRequest, state driver.State) {
 			s.Helper()
 			s.wantNotBegun(what, id, req, state)
 		}
-		want("a token that nobody issued", joinedRequest(idem.IssuedToken), idem.StateNone)
+		want("a token that nobody issued", joinedRequest(driver.IssuedToken), driver.StateNone)
 		if _, err := s.joined.Issue(ctx, id, time.Hour); err != nil {
 			s.Fatal(err)
 		}
-		want("a client key in place of a token", joinedRequest(idem.ClientKey), idem.StateIssued)
-		begin, err := s.joined.BeginJoined(ctx, id, joinedRequest(idem.IssuedToken))
+		want("a client key in place of a token", joinedRequest(driver.ClientKey), driver.StateIssued)
+		begin, err := s.joined.BeginJoined(ctx, id, joinedRequest(driver.IssuedToken))
 		if err != nil || begin.Tx == nil {
 			s.Fatalf("BeginJoined() of an issued token = %+v, %v", begin, err)
 		}
-		st := idem.Settlement{Attempt: begin.Record.Attempt, ID: begin.Record.Attempt.Nonce, State: idem.StateCompleted,
-			ResultTTL: time.Hour, KeyTTL: time.Hour, Response: &idem.Response{Status: 201}}
+		st := driver.Settlement{Attempt: begin.Record.Attempt, ID: begin.Record.Attempt.Nonce, State: driver.StateCompleted,
+			ResultTTL: time.Hour, KeyTTL: time.Hour, Response: &driver.Response{Status: 201}}
 		if err := begin.Tx.Commit(ctx, st); err != nil {
 			s.Fatalf("Commit() = %v, want <nil>", err)
 		}
-		want("a token that is used", joinedRequest(idem.IssuedToken), idem.StateCompleted)
+		want("a token that is used", joinedRequest(driver.IssuedToken), driver.StateCompleted)
 	})
 }
 
@@ -170,7 +172,7 @@ func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
 func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx := context.Background()
-		takes := func(id idem.KeyID, kind idem.KeyKind, from *idem.Record) bool {
+		takes := func(id driver.KeyID, kind driver.KeyKind, from *driver.Record) bool {
 			s.Helper()
 			t, held, err := s.joined.tryBegin(ctx, id, joinedRequest(kind), from)
 			if held || err != nil {
@@ -181,36 +183,36 @@ func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 			}
 			return t != nil
 		}
-		id, nonce := idem.NewKeyID("merchant", "k1"), idem.NewNonce()
-		begun, err := s.joined.Begin(ctx, id, idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
+		id, nonce := idem.NewKeyID("merchant", "k1"), driver.NewNonce()
+		begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: "POST /pay", Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
 		if err != nil {
 			s.Fatal(err)
 		}
-		res, err := s.joined.Settle(ctx, id, idem.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: idem.StateReleased, KeyTTL: time.Hour})
+		res, err := s.joined.Settle(ctx, id, driver.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: driver.StateReleased, KeyTTL: time.Hour})
 		if err != nil || !res.Settled {
 			s.Fatalf("Settle() = %+v, %v", res, err)
 		}
-		for what, change := range map[string]func(r *idem.Record){
-			"state":  func(r *idem.Record) { r.State = idem.StateUnknown },
-			"number": func(r *idem.Record) { r.Attempt.Number++ },
-			"domain": func(r *idem.Record) { r.Attempt.Fence.Domain = "others" },
-			"fence":  func(r *idem.Record) { r.Attempt.Fence.Token++ },
-			"nonce":  func(r *idem.Record) { r.Attempt.Nonce = idem.NewNonce() },
+		for what, change := range map[string]func(r *driver.Record){
+			"state":  func(r *driver.Record) { r.State = driver.StateUnknown },
+			"number": func(r *driver.Record) { r.Attempt.Number++ },
+			"domain": func(r *driver.Record) { r.Attempt.Fence.Domain = "others" },
+			"fence":  func(r *driver.Record) { r.Attempt.Fence.Token++ },
+			"nonce":  func(r *driver.Record) { r.Attempt.Nonce = driver.NewNonce() },
 		} {
 			read := res.Record
-			if change(&read); takes(id, idem.ClientKey, &read) {
+			if change(&read); takes(id, driver.ClientKey, &read) {
 				s.Errorf("a record with another %s is taken", what)
 			}
 		}
-		if !takes(id, idem.ClientKey, &res.Record) {
+		if !takes(id, driver.ClientKey, &res.Record) {
 			s.Error("the record itself is not taken")
 		}
 
 		token := idem.NewKeyID("merchant", "token")
 		issued, err := s.joined.Issue(ctx, token, time.Millisecond)
-		for err == nil && issued.State != idem.StateNone {
+		for err == nil && issued.State != driver.StateNone {
 			read := issued
-			if issued, err = s.joined.Get(ctx, token); issued.State == idem.StateNone && takes(token, idem.IssuedToken, &read) {
+			if issued, err = s.joined.Get(ctx, token); issued.State == driver.StateNone && takes(token, driver.IssuedToken, &read) {
 				s.Error("a token is taken after its time")
 			}
 		}
@@ -223,24 +225,24 @@ func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 // The row of a key whose time is over is in the way of an INSERT. A key whose result alone is over stays.
 func TestForgetSparesAKeyWhoseResultAloneIsOver(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
-		ctx, id, nonce := context.Background(), idem.NewKeyID("merchant", "k1"), idem.NewNonce()
-		begun, err := s.joined.Begin(ctx, id, idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
+		ctx, id, nonce := context.Background(), idem.NewKeyID("merchant", "k1"), driver.NewNonce()
+		begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: "POST /pay", Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
 		if err != nil {
 			s.Fatal(err)
 		}
-		_, err = s.joined.Settle(ctx, id, idem.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: idem.StateCompleted,
-			ResultTTL: time.Microsecond, KeyTTL: time.Hour, Response: &idem.Response{Status: 201}})
+		_, err = s.joined.Settle(ctx, id, driver.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: driver.StateCompleted,
+			ResultTTL: time.Microsecond, KeyTTL: time.Hour, Response: &driver.Response{Status: 201}})
 		if err != nil {
 			s.Fatal(err)
 		}
 		s.eventually("the result is over", func() bool { // SQLite counts milliseconds
 			rec, err := s.joined.Get(ctx, id)
-			return err == nil && rec.State == idem.StateExpired
+			return err == nil && rec.State == driver.StateExpired
 		})
 		if err := s.joined.forget(ctx, id); err != nil {
 			s.Fatal(err)
 		}
-		s.wantState("k1", idem.StateExpired)
+		s.wantState("k1", driver.StateExpired)
 	})
 }
 
@@ -294,8 +296,8 @@ func TestJoinedStoreThatIsReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, begin := j.BeginJoined(ctx, id, joinedRequest(idem.ClientKey))
-	_, bind := j.Bind(ctx, id, idem.Fingerprint{Version: 1}, time.Hour)
+	_, begin := j.BeginJoined(ctx, id, joinedRequest(driver.ClientKey))
+	_, bind := j.Bind(ctx, id, driver.Fingerprint{Version: 1}, time.Hour)
 	_, probe := j.Probe(ctx, id)
 	for method, err := range map[string]error{"BeginJoined": begin, "Bind": bind, "Probe": probe} {
 		if !errors.Is(err, ErrReadOnly) {

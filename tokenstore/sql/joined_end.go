@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // joinedTx is the transaction of one attempt.
 type joinedTx struct {
 	joined  *Joined
-	id      idem.KeyID
-	req     idem.JoinedRequest
-	attempt idem.Attempt
+	id      driver.KeyID
+	req     driver.JoinedRequest
+	attempt driver.Attempt
 	started time.Time
 	idle    time.Duration
 
@@ -49,8 +49,8 @@ func changed(res sql.Result, err error) (int64, error) {
 // cleanUpTimeout bounds what happens to a connection after the end of its transaction.
 const cleanUpTimeout = 2 * time.Second
 
-// Commit makes the record completed and commits the transaction. [idem.JoinedTx] has the errors.
-func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
+// Commit makes the record completed and commits the transaction. [driver.JoinedTx] has the errors.
+func (t *joinedTx) Commit(ctx context.Context, s driver.Settlement) error {
 	var response []byte
 	if s.Response != nil {
 		var err error
@@ -59,14 +59,14 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 		}
 	}
 	if n := len(response); n > t.joined.longest {
-		return fmt.Errorf("tokenstore/sql: commit: %w: it has %d bytes, and the database takes %d", idem.ErrResponseInvalid, n, t.joined.longest)
+		return fmt.Errorf("tokenstore/sql: commit: %w: it has %d bytes, and the database takes %d", driver.ErrResponseInvalid, n, t.joined.longest)
 	}
 	g := t.joined.guard
 	t.back(ctx)
 	err := g.complete(ctx, t, &completion{settlement: s.ID, response: response,
 		resultTTL: wholeMicros(max(s.ResultTTL, t.req.ResultTTL)), keyTTL: wholeMicros(max(s.KeyTTL, s.ResultTTL, t.req.KeyTTL, t.req.ResultTTL))})
 	if err == nil && t.failed != nil {
-		err = fmt.Errorf("%w: %w", idem.ErrSwallowed, t.failed)
+		err = fmt.Errorf("%w: %w", driver.ErrSwallowed, t.failed)
 	}
 	if err != nil {
 		return t.fail(ctx, err)
@@ -80,11 +80,11 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 	case err == nil:
 		return nil
 	case t.Conflict(err):
-		return fmt.Errorf("tokenstore/sql: commit: %w: %w", idem.ErrConflict, err)
+		return fmt.Errorf("tokenstore/sql: commit: %w: %w", driver.ErrConflict, err)
 	case g.undone(err):
-		return fmt.Errorf("tokenstore/sql: commit: %w: %w", idem.ErrRolledBack, err)
+		return fmt.Errorf("tokenstore/sql: commit: %w: %w", driver.ErrRolledBack, err)
 	}
-	return fmt.Errorf("tokenstore/sql: commit: %w: %w", idem.ErrUnavailable, err) // it may have been committed
+	return fmt.Errorf("tokenstore/sql: commit: %w: %w", driver.ErrUnavailable, err) // it may have been committed
 }
 
 // back ends the handler's use of the transaction.
@@ -96,24 +96,24 @@ func (t *joinedTx) back(ctx context.Context) {
 
 // fail rolls back, because COMMIT was not sent, and returns the meaning of an error before it.
 func (t *joinedTx) fail(ctx context.Context, err error) error {
-	if errors.Is(err, idem.ErrEscaped) {
+	if errors.Is(err, driver.ErrEscaped) {
 		return t.escape(ctx, err)
 	}
-	if kept := t.joined.guard.rollBack(ctx, t); errors.Is(kept, idem.ErrEscaped) {
+	if kept := t.joined.guard.rollBack(ctx, t); errors.Is(kept, driver.ErrEscaped) {
 		return t.escape(ctx, errors.Join(kept, err))
 	}
 	t.finish(ctx, true)
 	switch {
-	case errors.Is(err, idem.ErrSwallowed):
+	case errors.Is(err, driver.ErrSwallowed):
 		return err
 	case errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("%w: %w", idem.ErrSwallowed, ErrHandlerEnded)
+		return fmt.Errorf("%w: %w", driver.ErrSwallowed, ErrHandlerEnded)
 	case t.Conflict(err):
-		return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrConflict, err)
+		return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrConflict, err)
 	case errors.Is(err, ErrInUse), t.joined.dialect.spoken(err):
-		return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrRolledBack, err)
+		return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrRolledBack, err)
 	}
-	return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrUnavailable, err) // the engine looks what became of it
+	return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrUnavailable, err) // the engine looks what became of it
 }
 
 // escape ends what the handler has begun in place of the transaction, because its locks could keep
@@ -128,11 +128,11 @@ func (t *joinedTx) escape(ctx context.Context, err error) error {
 	return err
 }
 
-// Rollback rolls the transaction back. [idem.JoinedTx] has the errors.
+// Rollback rolls the transaction back. [driver.JoinedTx] has the errors.
 func (t *joinedTx) Rollback(ctx context.Context) error {
 	t.back(ctx)
 	if t.given.Load() {
-		if err := t.joined.guard.escaped(ctx, t); errors.Is(err, idem.ErrEscaped) {
+		if err := t.joined.guard.escaped(ctx, t); errors.Is(err, driver.ErrEscaped) {
 			return t.escape(ctx, err)
 		}
 	}
@@ -147,10 +147,10 @@ func (t *joinedTx) Release(ctx context.Context) {
 	}
 }
 
-// Check confirms the transaction. [idem.JoinedTx] has the errors.
+// Check confirms the transaction. [driver.JoinedTx] has the errors.
 func (t *joinedTx) Check(ctx context.Context) (time.Duration, error) {
 	switch err := t.intact(ctx); {
-	case errors.Is(err, idem.ErrEscaped):
+	case errors.Is(err, driver.ErrEscaped):
 		return 0, err
 	case err != nil:
 		return 0, t.joined.failed("check", err)
@@ -164,7 +164,7 @@ func (t *joinedTx) intact(ctx context.Context) error {
 	var n int
 	err := t.session.QueryRow(ctx, t.joined.joined.intact, []any{t.id[:], t.attempt.Nonce[:]}, &n)
 	if err == nil && n != 1 {
-		err = fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+		err = fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
 	}
 	return err
 }
@@ -199,27 +199,27 @@ func (t *joinedTx) close(ctx context.Context, broken bool) {
 }
 
 // Probe looks what the primary has of a key, after every transaction with the key has ended. The
-// error wraps idem.ErrUnavailable.
-func (j *Joined) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+// error wraps driver.ErrUnavailable.
+func (j *Joined) Probe(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	err := j.mayWrite("probe")
 	if err == nil {
 		err = j.probe(ctx, id)
 	}
 	if err != nil {
-		return idem.Record{}, j.failed("probe", err)
+		return driver.Record{}, j.failed("probe", err)
 	}
 	return j.Get(ctx, id)
 }
 
 // probe tries to take the key, waiting for other transactions, and rolls that back. A replica
 // refuses it.
-func (j *Joined) probe(ctx context.Context, id idem.KeyID) (err error) {
+func (j *Joined) probe(ctx context.Context, id driver.KeyID) (err error) {
 	tx, err := j.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ignoreDone(tx.Rollback())) }()
-	res, err := tx.ExecContext(ctx, j.joined.insert, j.insertArgs(&pending{id: id, next: 1, req: idem.JoinedRequest{Nonce: idem.NewNonce()}})...)
+	res, err := tx.ExecContext(ctx, j.joined.insert, j.insertArgs(&pending{id: id, next: 1, req: driver.JoinedRequest{Nonce: driver.NewNonce()}})...)
 	if err == nil {
 		if n, err := res.RowsAffected(); err != nil || n > 0 {
 			return err

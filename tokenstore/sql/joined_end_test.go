@@ -12,6 +12,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -29,13 +31,13 @@ func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
 		}
 		mustExec(s, s.pools.write, fail)
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-		if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], idem.ErrRolledBack) || errors.Is(told[0], idem.ErrConflict) {
-			s.Errorf("released because of %v, want %v", told, idem.ErrRolledBack)
+		if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], driver.ErrRolledBack) || errors.Is(told[0], driver.ErrConflict) {
+			s.Errorf("released because of %v, want %v", told, driver.ErrRolledBack)
 		}
-		if told := s.saw(idem.EventMisused); len(told) != 0 {
+		if told := s.saw(telemetry.EventMisused); len(told) != 0 {
 			s.Errorf("the developer was told %v, want nothing", told)
 		}
-		s.wantState("k1", idem.StateNone)
+		s.wantState("k1", driver.StateNone)
 		s.wantNothingOpen("after the failure")
 		mustExec(s, s.pools.write, mend)
 		s.wantOnePayment("k1")
@@ -46,7 +48,7 @@ func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
 func TestJoinedPaymentWithoutItsRecordDoesNotCommit(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx := context.Background()
-		begin, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), joinedRequest(idem.ClientKey))
+		begin, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), joinedRequest(driver.ClientKey))
 		if err != nil || begin.Tx == nil {
 			s.Fatalf("BeginJoined() = %+v, %v", begin, err)
 		}
@@ -55,8 +57,8 @@ func TestJoinedPaymentWithoutItsRecordDoesNotCommit(t *testing.T) {
 				s.Fatal(err)
 			}
 		}
-		if err := begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)); !errors.Is(err, idem.ErrEscaped) && !errors.Is(err, idem.ErrSwallowed) {
-			s.Errorf("Commit() = %v, want %v or %v", err, idem.ErrEscaped, idem.ErrSwallowed)
+		if err := begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)); !errors.Is(err, driver.ErrEscaped) && !errors.Is(err, driver.ErrSwallowed) {
+			s.Errorf("Commit() = %v, want %v or %v", err, driver.ErrEscaped, driver.ErrSwallowed)
 		}
 		begin.Tx.Release(ctx)
 		s.wantPayments(0)

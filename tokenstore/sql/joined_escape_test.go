@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // A handler of MySQL or MariaDB that has sent ROLLBACK cannot pay any more.
@@ -34,7 +35,7 @@ func TestJoinedHandlerCannotPayAfterItsOwnRollback(t *testing.T) {
 					return err
 				}))
 				s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
-				s.wantMisuse(idem.ErrEscaped)
+				s.wantMisuse(driver.ErrEscaped)
 				s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 				s.wantPayments(0)
 				s.wantCleanPool()
@@ -75,7 +76,7 @@ func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
 				return nil
 			}))
 			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-			s.wantMisuse(idem.ErrSwallowed)
+			s.wantMisuse(driver.ErrSwallowed)
 			s.wantPayments(0)
 			s.wantOnePayment("k1")
 		})
@@ -86,11 +87,11 @@ func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
 func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
 	type end struct {
 		answer answer
-		state  idem.State
+		state  driver.State
 		told   error
 	}
-	unknown := end{refused(409, idem.CodeOutcomeUnknown), idem.StateUnknown, idem.ErrEscaped}
-	undone := end{refused(503, idem.CodeUnavailable), idem.StateNone, idem.ErrSwallowed}
+	unknown := end{refused(409, idem.CodeOutcomeUnknown), driver.StateUnknown, driver.ErrEscaped}
+	undone := end{refused(503, idem.CodeUnavailable), driver.StateNone, driver.ErrSwallowed}
 	for name, tt := range map[string]struct {
 		commit                    func(tx *sql.Tx) error
 		postgres, mariadb, sqlite end
@@ -98,7 +99,7 @@ func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
 		"sql.Tx.Commit":   {func(tx *sql.Tx) error { return tx.Commit() }, undone, unknown, undone},
 		"sql.Tx.Rollback": {func(tx *sql.Tx) error { return tx.Rollback() }, undone, unknown, undone},
 		// SQLite refuses it, and the transaction goes on.
-		"COMMIT":   {func(tx *sql.Tx) error { _, err := tx.Exec("COMMIT"); return err }, unknown, unknown, end{paid, idem.StateCompleted, nil}},
+		"COMMIT":   {func(tx *sql.Tx) error { _, err := tx.Exec("COMMIT"); return err }, unknown, unknown, end{paid, driver.StateCompleted, nil}},
 		"ROLLBACK": {func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK"); return err }, unknown, unknown, undone},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,10 +114,10 @@ func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
 				s.want(s.pay("k1"), want.answer)
 				s.wantState("k1", want.state)
 				switch want.state {
-				case idem.StateNone:
+				case driver.StateNone:
 					s.wantMisuse(want.told)
 					s.wantOnePayment("k1")
-				case idem.StateUnknown:
+				case driver.StateUnknown:
 					s.wantMisuse(want.told)
 					s.want(s.pay("k1"), want.answer)
 				default:
@@ -143,8 +144,8 @@ func TestJoinedCommitWithoutForeignKeysIsDetected(t *testing.T) {
 				return err
 			}))
 			s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
-			s.wantMisuse(idem.ErrEscaped)
-			s.wantState("k1", idem.StateUnknown)
+			s.wantMisuse(driver.ErrEscaped)
+			s.wantState("k1", driver.StateUnknown)
 		})
 	}
 }
@@ -164,8 +165,8 @@ func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
 						return err
 					}))
 					s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
-					s.wantMisuse(idem.ErrEscaped)
-					s.wantState("k1", idem.StateUnknown)
+					s.wantMisuse(driver.ErrEscaped)
+					s.wantState("k1", driver.StateUnknown)
 					s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 					s.wantPayments(1)
 					s.wantCleanPool()
@@ -208,7 +209,7 @@ func TestJoinedPendingRecordThatWasCommittedIsUnknown(t *testing.T) {
 		finish := s.started("k1")
 		other := startService(s.T, s.backend, serviceParts{pools: &s.pools})
 		other.want(other.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
-		other.wantState("k1", idem.StateUnknown)
+		other.wantState("k1", driver.StateUnknown)
 		s.want(finish(), refused(409, idem.CodeOutcomeUnknown))
 		s.wantPayments(1)
 	})

@@ -13,6 +13,8 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // onMariaDB runs a test on MariaDB, and on MySQL if a server is named.
@@ -69,7 +71,7 @@ func (s *service) wantOnePayment(key string) {
 // wantMisuse wants the developer to have been told once.
 func (s *service) wantMisuse(want error) {
 	s.Helper()
-	if told := s.saw(idem.EventMisused); len(told) != 1 || !errors.Is(told[0], want) {
+	if told := s.saw(telemetry.EventMisused); len(told) != 1 || !errors.Is(told[0], want) {
 		s.Errorf("the developer was told %v, want %v", told, want)
 	}
 }
@@ -122,11 +124,11 @@ func TestJoinedBindingDecidesBetweenTwoBodiesAtOnce(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		for i := range 20 {
 			id := idem.NewKeyID("merchant", idem.Key(rune('a'+i)))
-			var bound [2]idem.Fingerprint
+			var bound [2]driver.Fingerprint
 			var both sync.WaitGroup
 			for j := range bound {
 				both.Go(func() {
-					fp := idem.Fingerprint{Version: 1, Sum: [32]byte{byte(j + 1)}}
+					fp := driver.Fingerprint{Version: 1, Sum: [32]byte{byte(j + 1)}}
 					var err error
 					if bound[j], err = s.joined.Bind(context.Background(), id, fp, time.Hour); err != nil {
 						s.Error(err)
@@ -145,8 +147,8 @@ func TestJoinedBindingDecidesBetweenTwoBodiesAtOnce(t *testing.T) {
 func TestJoinedBindingLastsForTheKeysTime(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		id, ctx := idem.NewKeyID("merchant", "k1"), context.Background()
-		first, second := idem.Fingerprint{Version: 1, Sum: [32]byte{1}}, idem.Fingerprint{Version: 1, Sum: [32]byte{2}}
-		bind := func(fp idem.Fingerprint, ttl time.Duration, want idem.Fingerprint) {
+		first, second := driver.Fingerprint{Version: 1, Sum: [32]byte{1}}, driver.Fingerprint{Version: 1, Sum: [32]byte{2}}
+		bind := func(fp driver.Fingerprint, ttl time.Duration, want driver.Fingerprint) {
 			s.Helper()
 			if got, err := s.joined.Bind(ctx, id, fp, ttl); err != nil || got != want {
 				s.Errorf("Bind() = %v, %v, want %v", got.Sum[0], err, want.Sum[0])
@@ -176,7 +178,7 @@ func TestJoinedSuccessOverASwallowedFailureIsUnavailable(t *testing.T) {
 		return nil
 	}))
 	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-	s.wantMisuse(idem.ErrSwallowed)
+	s.wantMisuse(driver.ErrSwallowed)
 	s.wantPayments(0)
 	s.wantOnePayment("k1")
 }
@@ -190,7 +192,7 @@ func TestJoinedFailedStatementRollsBackAndARetryRuns(t *testing.T) {
 			return errors.Join(err, failed)
 		}))
 		s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
-		if told := s.saw(idem.EventMisused); len(told) != 0 {
+		if told := s.saw(telemetry.EventMisused); len(told) != 0 {
 			s.Errorf("the developer was told %v, want nothing", told)
 		}
 		s.wantOnePayment("k1")

@@ -2,7 +2,7 @@ package sqlstore
 
 import (
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +13,7 @@ import (
 	sqlitedriver "modernc.org/sqlite"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // A handler returns while its goroutine is in a statement of an hour. Its answer, its key and its connection do
@@ -43,7 +44,7 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 			if c.before != "" && (strict || s.backend.dialect != MySQL()) {
 				continue // it is refused there, or nothing is sent after it
 			}
-			ended, told := make(chan error, 1), len(s.saw(idem.EventReleased))
+			ended, told := make(chan error, 1), len(s.saw(telemetry.EventReleased))
 			s.with(s.inTx(func(gc *gin.Context, tx *sql.Tx) error {
 				if err := s.insert(gc, tx); err != nil {
 					return err
@@ -69,10 +70,10 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 			case <-time.After(patience):
 				s.Errorf("after a %s the statement of the goroutine goes on", c.name)
 			}
-			if events := s.saw(idem.EventReleased)[told:]; c.told != nil && (len(events) != 1 || !errors.Is(events[0], c.told)) {
+			if events := s.saw(telemetry.EventReleased)[told:]; c.told != nil && (len(events) != 1 || !errors.Is(events[0], c.told)) {
 				s.Errorf("after a %s the developer was told %v, want %v", c.name, events, c.told)
 			}
-			if events := s.saw(idem.EventMisused); c.before == "" && len(events) > 0 {
+			if events := s.saw(telemetry.EventMisused); c.before == "" && len(events) > 0 {
 				s.Errorf("after a %s the handler is blamed: %v", c.name, events)
 			}
 			s.with(s.paying(http.StatusCreated))
@@ -89,7 +90,7 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 // it has ended.
 func TestJoinedGoroutineInAStatementOfSQLite(t *testing.T) {
 	var running, release chan struct{}
-	if err := sqlitedriver.RegisterScalarFunction("waits_for_the_test", 0, func(*sqlitedriver.FunctionContext, []driver.Value) (driver.Value, error) {
+	if err := sqlitedriver.RegisterScalarFunction("waits_for_the_test", 0, func(*sqlitedriver.FunctionContext, []sqldriver.Value) (sqldriver.Value, error) {
 		close(running)
 		<-release
 		return int64(1), nil
@@ -128,7 +129,7 @@ func TestJoinedGoroutineInAStatementOfSQLite(t *testing.T) {
 		s.want(s.pay(key), paidBefore)
 		s.wantPayments(n + 1)
 	}
-	if told := s.saw(idem.EventReleased); len(told) == 0 || !errors.Is(told[0], ErrStatementOpen) {
+	if told := s.saw(telemetry.EventReleased); len(told) == 0 || !errors.Is(told[0], ErrStatementOpen) {
 		t.Errorf("the developer was told %v, want %v", told, ErrStatementOpen)
 	}
 }

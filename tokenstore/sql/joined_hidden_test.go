@@ -11,6 +11,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // hindrance keeps the middleware from looking what the handler has done to its transaction. It
@@ -122,7 +124,7 @@ func TestJoinedEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 				}
 				for _, status := range statusesAfter(escape) {
 					t.Run(escape+"/"+http.StatusText(status), func(t *testing.T) {
-						(&escapeTest{service: s, T: t, key: idem.NewNonce().String(), hinder: h.in}).run(statements, status)
+						(&escapeTest{service: s, T: t, key: driver.NewNonce().String(), hinder: h.in}).run(statements, status)
 					})
 				}
 			}
@@ -193,7 +195,7 @@ type escapeTest struct {
 
 func (e *escapeTest) run(statements []string, status int) {
 	lift := func() {}
-	told := len(e.saw(idem.EventMisused))
+	told := len(e.saw(telemetry.EventMisused))
 	e.with(func(c *gin.Context) {
 		x, _ := idem.FromContext(c)
 		e.op = x.OperationID
@@ -220,8 +222,8 @@ func (e *escapeTest) run(statements []string, status int) {
 	escaped := len(statements) > 1
 	switch paid := e.payments(); {
 	case escaped && paid > 0:
-		if first.code != string(idem.CodeOutcomeUnknown) || len(e.saw(idem.EventMisused)) == told {
-			e.T.Errorf("the handler has paid, and its answer is %v, events %v", first, e.saw(idem.EventMisused)[told:])
+		if first.code != string(idem.CodeOutcomeUnknown) || len(e.saw(telemetry.EventMisused)) == told {
+			e.T.Errorf("the handler has paid, and its answer is %v, events %v", first, e.saw(telemetry.EventMisused)[told:])
 		}
 	case !escaped && status == 500 && first != answer{status: 500, body: "done"}:
 		e.T.Errorf("a failure is answered %v", first)

@@ -12,6 +12,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -101,7 +103,7 @@ func (s *service) keepsItsRows(key string, then func(c *gin.Context, tx *sql.Tx)
 		return
 	}
 	s.want(a, refused(409, idem.CodeOutcomeUnknown))
-	s.wantMisuse(idem.ErrEscaped)
+	s.wantMisuse(driver.ErrEscaped)
 	s.with(s.paying(http.StatusCreated))
 	s.pay(key)
 	s.wantPayments(1)
@@ -168,10 +170,10 @@ func TestJoinedConnectionThatIsKilledBeforeCommitIsNamed(t *testing.T) {
 			return err
 		}))
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-		if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], errConnectionLost) {
+		if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], errConnectionLost) {
 			s.Errorf("the developer was told %v, want %v", told, errConnectionLost)
 		}
-		if told := s.saw(idem.EventMisused); len(told) > 0 {
+		if told := s.saw(telemetry.EventMisused); len(told) > 0 {
 			s.Errorf("the handler was blamed: %v", told)
 		}
 		s.wantOnePayment("k1")
@@ -188,8 +190,8 @@ func TestJoinedRowsLeftOpenAreNamedOnMySQL(t *testing.T) {
 			return errors.Join(err, rowsErr)
 		}))
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-		if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], ErrRowsOpen) {
-			s.Errorf("the developer was told %v and %v, want %v", told, s.saw(idem.EventMisused), ErrRowsOpen)
+		if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], ErrRowsOpen) {
+			s.Errorf("the developer was told %v and %v, want %v", told, s.saw(telemetry.EventMisused), ErrRowsOpen)
 		}
 		s.wantOnePayment("k1")
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // leftBehind has every session of a pool do something that others then find.
@@ -191,7 +192,7 @@ func TestJoinedKeepsAShorterIdleLimit(t *testing.T) {
 				gc.String(201, "paid")
 				return err
 			}))
-			s.want(s.pay(idem.NewNonce().String()), paid)
+			s.want(s.pay(driver.NewNonce().String()), paid)
 			if got != c.shown || left != c.left {
 				t.Errorf("with %s the transaction has %s and CheckOwner() = %v, want %s and %v", c.set, got, left, c.shown, c.left)
 			}

@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -53,7 +53,7 @@ func linkOf(conn any) link {
 // innermost returns the connection of the driver. A wrapper shows what it wraps by a method Raw.
 func innermost(conn any) any {
 	for {
-		wrapper, ok := conn.(interface{ Raw() driver.Conn })
+		wrapper, ok := conn.(interface{ Raw() sqldriver.Conn })
 		if !ok {
 			return conn
 		}
@@ -67,7 +67,7 @@ func strictOf(conn any) *strictConn {
 		if c, ok := conn.(*strictConn); ok {
 			return c
 		}
-		wrapper, ok := conn.(interface{ Raw() driver.Conn })
+		wrapper, ok := conn.(interface{ Raw() sqldriver.Conn })
 		if !ok {
 			return nil
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
@@ -192,7 +194,7 @@ func TestJoinedPaymentAfterALostTransactionIsNeverMadeTwice(t *testing.T) {
 // transaction too. On a strict connection it sends nothing after the first loss.
 func TestJoinedPaymentThatIsHiddenByASecondLossIsNotMadeTwice(t *testing.T) {
 	hidden := func(s *service, l loss, statements ...string) {
-		key := idem.NewNonce().String()
+		key := driver.NewNonce().String()
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			_ = l.suffer(s, tx)
 			_ = s.insert(c, tx)
@@ -260,7 +262,7 @@ func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
 				s.want(s.pay("k1"), paid)
 				s.want(s.pay("k1"), paidBefore)
 				s.wantPayments(1)
-				if told := s.saw(idem.EventMisused); len(told) > 0 {
+				if told := s.saw(telemetry.EventMisused); len(told) > 0 {
 					s.Errorf("the developer was told %v, want nothing", told)
 				}
 				s.wantCleanPool()
@@ -282,8 +284,8 @@ func TestJoinedPaymentAfterALostTransactionIsUnknown(t *testing.T) {
 			return
 		}
 		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
-		s.wantMisuse(idem.ErrEscaped)
-		s.wantState("k1", idem.StateUnknown)
+		s.wantMisuse(driver.ErrEscaped)
+		s.wantState("k1", driver.StateUnknown)
 		s.wantPayments(0)
 		s.wantCleanPool()
 	})
@@ -328,7 +330,7 @@ func TestJoinedIgnoredLockTimeoutIsNoticedOrWarnedOf(t *testing.T) {
 		}
 		s.with(ignoring(s, l))
 		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
-		s.wantMisuse(idem.ErrEscaped)
+		s.wantMisuse(driver.ErrEscaped)
 		s.wantPayments(0)
 	})
 	onMariaDB(t, serviceParts{}, func(s *service) {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // mysqlGuard is the [guard] of MySQL and MariaDB.
@@ -50,8 +50,8 @@ func newMySQLGuard(j *Joined) guard {
 		undo:     "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}
 }
 
-func (g *mysqlGuard) claim(idem.KeyID) bool { return true }
-func (g *mysqlGuard) unclaim(idem.KeyID)    {}
+func (g *mysqlGuard) claim(driver.KeyID) bool { return true }
+func (g *mysqlGuard) unclaim(driver.KeyID)    {}
 
 // before looks whether the key is free without waiting, which an INSERT cannot do there.
 func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err error) {
@@ -80,7 +80,7 @@ type mysqlLook struct {
 	idle   int64 // for how many seconds a transaction may be idle
 }
 
-func (g *mysqlGuard) lookAt(ctx context.Context, q querier, id idem.KeyID) (seen mysqlLook, err error) {
+func (g *mysqlGuard) lookAt(ctx context.Context, q querier, id driver.KeyID) (seen mysqlLook, err error) {
 	var k []byte
 	err = q.QueryRowContext(ctx, g.look, id[:]).Scan(&seen.now, &k, &seen.thread, &seen.server, &seen.idle)
 	return seen, err
@@ -112,7 +112,7 @@ func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
 	return t.session.Exec(ctx, g.undo)
 }
 
-func (g *mysqlGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
+func (g *mysqlGuard) held(ctx context.Context, id driver.KeyID) (bool, error) {
 	_, err := g.lookAt(ctx, g.joined.db, id)
 	if g.joined.dialect.fault(err) == faultBusy {
 		return true, nil
@@ -122,7 +122,7 @@ func (g *mysqlGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
 
 // take first sets the session. This comes after BEGIN, which would be read-only otherwise, and it
 // commits nothing.
-func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error) {
+func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error) {
 	t.state = true
 	if _, err := t.tx().ExecContext(ctx, g.set+strconv.Itoa(int((t.idle+time.Second-1)/time.Second))); err != nil {
 		return false, false, err
@@ -146,7 +146,7 @@ func (t *joinedTx) savepoint() string { return "idem_" + t.attempt.Nonce.String(
 // can be rolled back.
 func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
 	switch err := g.first(ctx, t); {
-	case errors.Is(err, idem.ErrEscaped):
+	case errors.Is(err, driver.ErrEscaped):
 		return err
 	case err != nil && !errors.Is(err, ErrStatementOpen):
 		return g.lost(ctx, t, err, true)
@@ -170,7 +170,7 @@ func (g *mysqlGuard) rollBack(ctx context.Context, t *joinedTx) error {
 
 // first removes the savepoint. The error is nil if the transaction is still the first one. A statement of a
 // goroutine of the handler is waited for, and then ended. The error is ErrStatementOpen if the transaction is the
-// first one then, and wraps idem.ErrEscaped too if the statement goes on, so that nothing can be found out.
+// first one then, and wraps driver.ErrEscaped too if the statement goes on, so that nothing can be found out.
 func (g *mysqlGuard) first(ctx context.Context, t *joinedTx) error {
 	s := t.session.(*sqlSession)
 	wait, cancel := half(ctx)
@@ -184,7 +184,7 @@ func (g *mysqlGuard) first(ctx context.Context, t *joinedTx) error {
 	defer cancel()
 	switch _, err := s.execTx(wait, t.releaseSavepoint()); {
 	case s.stuck != nil:
-		return fmt.Errorf("%w: nothing can be found out: %w", idem.ErrEscaped, ErrStatementOpen)
+		return fmt.Errorf("%w: nothing can be found out: %w", driver.ErrEscaped, ErrStatementOpen)
 	case err != nil:
 		return err
 	}
@@ -202,7 +202,7 @@ func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) e
 	}
 	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
 	if err == nil && n != 1 {
-		err = fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+		err = fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
 	}
 	return err
 }

@@ -3,15 +3,15 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-// errConnectionLost is the reason of idem.ErrRolledBack if the connection ended before COMMIT.
+// errConnectionLost is the reason of driver.ErrRolledBack if the connection ended before COMMIT.
 var errConnectionLost = errors.New("tokenstore/sql: the connection was lost before COMMIT: it was cut or killed, or the transaction was idle for too long")
 
 // lost finds out what became of a transaction whose savepoint could not be removed. failed says
@@ -45,7 +45,7 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 	left, err := g.leftPending(ctx, t)
 	switch {
 	case err == nil && left:
-		return fmt.Errorf("%w: its record was committed as pending", idem.ErrEscaped)
+		return fmt.Errorf("%w: its record was committed as pending", driver.ErrEscaped)
 	case errors.Is(cause, ErrInUse):
 		return cause
 	case strings.Contains(cause.Error(), "busy buffer"): // the driver has a value for it, as below
@@ -55,9 +55,9 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 	case nothing && conflict:
 		return cause
 	case nothing:
-		return fmt.Errorf("%w: the server had rolled the transaction back", idem.ErrSwallowed)
+		return fmt.Errorf("%w: the server had rolled the transaction back", driver.ErrSwallowed)
 	}
-	return fmt.Errorf("%w: its transaction was over, and later ones may have been committed: %w", idem.ErrEscaped, cause)
+	return fmt.Errorf("%w: its transaction was over, and later ones may have been committed: %w", driver.ErrEscaped, cause)
 }
 
 // nothingFollowed reports whether the server itself has ended the transaction, as by a deadlock, and
@@ -96,7 +96,7 @@ func connectionLost(err error) bool {
 	case 0:
 		// The driver has a value for the second error, and an import of the driver would link it into
 		// services on other databases.
-		return errors.Is(err, driver.ErrBadConn) || strings.Contains(err.Error(), "invalid connection")
+		return errors.Is(err, sqldriver.ErrBadConn) || strings.Contains(err.Error(), "invalid connection")
 	case 1053, 1927, 3169, 4031: // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_SESSION_WAS_KILLED, ER_CLIENT_INTERACTION_TIMEOUT
 		return true
 	}
@@ -104,7 +104,7 @@ func connectionLost(err error) bool {
 }
 
 // kept reads the warnings of a rollback. Tables without transactions keep what was written to them, and
-// so a retry would write it again. The error wraps idem.ErrEscaped then.
+// so a retry would write it again. The error wraps driver.ErrEscaped then.
 func (g *mysqlGuard) kept(ctx context.Context, t *joinedTx) error {
 	rows, err := t.session.(*sqlSession).conn.QueryContext(ctx, "SHOW WARNINGS")
 	if err != nil {
@@ -118,7 +118,7 @@ func (g *mysqlGuard) kept(ctx context.Context, t *joinedTx) error {
 			return err
 		}
 		if number == 1196 { // ER_WARNING_NOT_COMPLETE_ROLLBACK
-			return fmt.Errorf("%w: it wrote to a table without transactions, such as one of MyISAM, which keeps that: use ENGINE=InnoDB", idem.ErrEscaped)
+			return fmt.Errorf("%w: it wrote to a table without transactions, such as one of MyISAM, which keeps that: use ENGINE=InnoDB", driver.ErrEscaped)
 		}
 	}
 	return rows.Err()

@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -25,13 +25,13 @@ import (
 // mixedConnector makes every second connection through a pooler, as after one was put in front of
 // the database, or where one address of several is that of a pooler.
 type mixedConnector struct {
-	direct, pooled driver.Connector
+	direct, pooled sqldriver.Connector
 	made           atomic.Int64
 }
 
-func (c *mixedConnector) Driver() driver.Driver { return c.direct.Driver() }
+func (c *mixedConnector) Driver() sqldriver.Driver { return c.direct.Driver() }
 
-func (c *mixedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+func (c *mixedConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	if c.made.Add(1)%2 == 0 {
 		return c.direct.Connect(ctx)
 	}
@@ -39,31 +39,31 @@ func (c *mixedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 // opaqueConnector makes connections that do not tell of which session they are.
-type opaqueConnector struct{ driver.Connector }
+type opaqueConnector struct{ sqldriver.Connector }
 
-func (c opaqueConnector) Connect(ctx context.Context) (driver.Conn, error) {
+func (c opaqueConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return opaqueConn{
-		conn, conn.(driver.ExecerContext), conn.(driver.QueryerContext), conn.(driver.ConnBeginTx),
-		conn.(driver.NamedValueChecker), conn.(driver.Pinger), conn.(driver.SessionResetter), conn.(driver.ConnPrepareContext),
+		conn, conn.(sqldriver.ExecerContext), conn.(sqldriver.QueryerContext), conn.(sqldriver.ConnBeginTx),
+		conn.(sqldriver.NamedValueChecker), conn.(sqldriver.Pinger), conn.(sqldriver.SessionResetter), conn.(sqldriver.ConnPrepareContext),
 	}, nil
 }
 
 type opaqueConn struct {
-	driver.Conn
-	driver.ExecerContext
-	driver.QueryerContext
-	driver.ConnBeginTx
-	driver.NamedValueChecker
-	driver.Pinger
-	driver.SessionResetter
-	driver.ConnPrepareContext
+	sqldriver.Conn
+	sqldriver.ExecerContext
+	sqldriver.QueryerContext
+	sqldriver.ConnBeginTx
+	sqldriver.NamedValueChecker
+	sqldriver.Pinger
+	sqldriver.SessionResetter
+	sqldriver.ConnPrepareContext
 }
 
-func connectorTo(t *testing.T, dsn string) driver.Connector {
+func connectorTo(t *testing.T, dsn string) sqldriver.Connector {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -82,7 +82,7 @@ func pooled(t *testing.T, dsn string) string {
 }
 
 // over replaces the pool of a service.
-func over(t *testing.T, c func(dsn string) driver.Connector) func(*pools) {
+func over(t *testing.T, c func(dsn string) sqldriver.Connector) func(*pools) {
 	return func(p *pools) {
 		p.write = sql.OpenDB(c(p.dsn))
 		p.write.SetMaxIdleConns(8)
@@ -92,23 +92,23 @@ func over(t *testing.T, c func(dsn string) driver.Connector) func(*pools) {
 
 // Behind a pooler a session belongs to everybody, so a refused payment may leave nothing there.
 func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
-	for name, connector := range map[string]func(dsn string) driver.Connector{
-		"pgx": func(dsn string) driver.Connector { return connectorTo(t, pooled(t, dsn)) },
-		"a pooler of sessions": func(dsn string) driver.Connector {
+	for name, connector := range map[string]func(dsn string) sqldriver.Connector{
+		"pgx": func(dsn string) sqldriver.Connector { return connectorTo(t, pooled(t, dsn)) },
+		"a pooler of sessions": func(dsn string) sqldriver.Connector {
 			u, err := url.Parse(dsn)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return connectorTo(t, testserver.StartPgBouncer(t, testserver.SharedPostgres(t), "pool_mode = session").URL(strings.TrimPrefix(u.Path, "/")))
 		},
-		"another driver": func(dsn string) driver.Connector { return opaqueConnector{connectorTo(t, pooled(t, dsn))} },
-		"every second session": func(dsn string) driver.Connector {
+		"another driver": func(dsn string) sqldriver.Connector { return opaqueConnector{connectorTo(t, pooled(t, dsn))} },
+		"every second session": func(dsn string) sqldriver.Connector {
 			return &mixedConnector{direct: connectorTo(t, dsn), pooled: connectorTo(t, pooled(t, dsn))}
 		},
-		"another driver and every second session": func(dsn string) driver.Connector {
+		"another driver and every second session": func(dsn string) sqldriver.Connector {
 			return opaqueConnector{&mixedConnector{direct: connectorTo(t, dsn), pooled: connectorTo(t, pooled(t, dsn))}}
 		},
-		"no pooler": func(dsn string) driver.Connector { return connectorTo(t, dsn) },
+		"no pooler": func(dsn string) sqldriver.Connector { return connectorTo(t, dsn) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startOn(t, PostgreSQL(), serviceParts{rewrite: over(t, connector)})
@@ -173,19 +173,19 @@ func TestJoinedKeyOfAnEscapedTransactionStaysHeldInAnOwnSession(t *testing.T) {
 
 // transparentConnector stands for a pooler that gives each client the number of a session of the
 // server, as PgBouncer does not. Each new client gets the session that the pooler uses next.
-type transparentConnector struct{ driver.Connector }
+type transparentConnector struct{ sqldriver.Connector }
 
-func (c transparentConnector) Connect(ctx context.Context) (driver.Conn, error) {
+func (c transparentConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := conn.(driver.QueryerContext).QueryContext(ctx, "SELECT pg_backend_pid()", nil)
+	rows, err := conn.(sqldriver.QueryerContext).QueryContext(ctx, "SELECT pg_backend_pid()", nil)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	first := make([]driver.Value, 1)
+	first := make([]sqldriver.Value, 1)
 	if err := rows.Next(first); err != nil {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func TestJoinedNoticesAPoolerThatGivesTheNumbersOfItsSessions(t *testing.T) {
 	var log syncBuffer
 	s := startOn(t, PostgreSQL(), serviceParts{
 		store:   []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))},
-		rewrite: over(t, func(dsn string) driver.Connector { return transparentConnector{connectorTo(t, pooled(t, dsn))} }),
+		rewrite: over(t, func(dsn string) sqldriver.Connector { return transparentConnector{connectorTo(t, pooled(t, dsn))} }),
 	})
 	s.with(s.paying(402))
 	noticed := func() bool { return strings.Contains(log.String(), "a pooler stands between") }
@@ -310,7 +310,7 @@ func TestJoinedIsRefusedByAPoolerOfStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	bouncer := testserver.StartPgBouncer(t, u.String(), "pool_mode = statement")
-	s := startOn(t, PostgreSQL(), serviceParts{rewrite: over(t, func(dsn string) driver.Connector {
+	s := startOn(t, PostgreSQL(), serviceParts{rewrite: over(t, func(dsn string) sqldriver.Connector {
 		of, err := url.Parse(dsn)
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // postgresGuard is the [guard] of PostgreSQL.
@@ -83,8 +83,8 @@ func newPostgresGuard(j *Joined) guard {
 	return g
 }
 
-func (g *postgresGuard) claim(idem.KeyID) bool { return true }
-func (g *postgresGuard) unclaim(idem.KeyID)    {}
+func (g *postgresGuard) claim(driver.KeyID) bool { return true }
+func (g *postgresGuard) unclaim(driver.KeyID)    {}
 
 func (g *postgresGuard) before(_ context.Context, t *joinedTx) (bool, error) {
 	t.state = &postgresState{}
@@ -92,11 +92,11 @@ func (g *postgresGuard) before(_ context.Context, t *joinedTx) (bool, error) {
 }
 
 // lock is the number of the advisory lock of a key.
-func (g *postgresGuard) lock(id idem.KeyID) int64 {
+func (g *postgresGuard) lock(id driver.KeyID) int64 {
 	return int64(binary.BigEndian.Uint64(id[:8])) ^ g.keys
 }
 
-func (g *postgresGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
+func (g *postgresGuard) held(ctx context.Context, id driver.KeyID) (bool, error) {
 	var free bool
 	err := g.joined.db.QueryRowContext(ctx, "SELECT pg_catalog.pg_try_advisory_xact_lock_shared($1)", g.lock(id)).Scan(&free)
 	return !free, err
@@ -105,7 +105,7 @@ func (g *postgresGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
 // shortWait is how long a statement runs that has not waited for another transaction.
 const shortWait = 10 * time.Millisecond
 
-func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error) {
+func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error) {
 	var pid int64
 	if !g.pooled.Load() {
 		pid = int64(t.session.PID())

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // This file has how a transaction of PostgreSQL ends. A handler that has ended it by a statement,
@@ -32,9 +32,9 @@ func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error {
 	return err
 }
 
-var errOtherTransaction = fmt.Errorf("%w: the transaction is not the one that took the key", idem.ErrEscaped)
+var errOtherTransaction = fmt.Errorf("%w: the transaction is not the one that took the key", driver.ErrEscaped)
 
-// status is that of the session. The error wraps idem.ErrEscaped if the transaction has ended, is
+// status is that of the session. The error wraps driver.ErrEscaped if the transaction has ended, is
 // sql.ErrTxDone if the handler ended it by the methods of its type, and wraps ErrInUse if
 // nothing can be sent.
 func (g *postgresGuard) status(ctx context.Context, t *joinedTx) (TxStatus, error) {
@@ -51,7 +51,7 @@ func (g *postgresGuard) status(ctx context.Context, t *joinedTx) (TxStatus, erro
 			defer cancel()
 			status, _ = t.session.Status(look)
 			if status != TxIdle && errors.Is(err, ErrInUse) {
-				return status, fmt.Errorf("%w: nothing can be found out: %w", idem.ErrEscaped, err)
+				return status, fmt.Errorf("%w: nothing can be found out: %w", driver.ErrEscaped, err)
 			}
 		}
 		if another {
@@ -62,7 +62,7 @@ func (g *postgresGuard) status(ctx context.Context, t *joinedTx) (TxStatus, erro
 		if end := t.session.Rollback(ctx); errors.Is(end, sql.ErrTxDone) {
 			return status, end
 		}
-		return status, fmt.Errorf("%w: no transaction is open", idem.ErrEscaped)
+		return status, fmt.Errorf("%w: no transaction is open", driver.ErrEscaped)
 	}
 	return status, err
 }
@@ -83,7 +83,7 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	case err != nil:
 		return err
 	case status == TxFailed:
-		return fmt.Errorf("%w: the transaction is aborted", idem.ErrSwallowed)
+		return fmt.Errorf("%w: the transaction is aborted", driver.ErrSwallowed)
 	}
 	found := g.lookLater(ctx, t)
 	s := t.state.(*postgresState)
@@ -92,9 +92,9 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	another := found()
 	switch {
 	case sqlState(err) == "25P02": // in_failed_sql_transaction
-		return fmt.Errorf("%w: %w", idem.ErrSwallowed, err)
+		return fmt.Errorf("%w: %w", driver.ErrSwallowed, err)
 	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+		return fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
 	case err != nil && another:
 		return errors.Join(errOtherTransaction, err)
 	case err != nil:

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Services in different schemas of one database know nothing of each other's keys, although
@@ -41,7 +42,7 @@ func TestJoinedKeysOfAnotherSchemaAreFree(t *testing.T) {
 		}
 	}
 	id := idem.NewKeyID("merchant", "key")
-	req := idem.JoinedRequest{Route: "pay", Nonce: idem.NewNonce()}
+	req := driver.JoinedRequest{Route: "pay", Nonce: driver.NewNonce()}
 	first, err := stores["one"].BeginJoined(t.Context(), id, req)
 	if err != nil || first.Tx == nil {
 		t.Fatalf("BeginJoined() = %+v, %v, want a transaction", first, err)

@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 )
@@ -267,13 +267,13 @@ func (s *sqlSession) Interrupt() {
 // Exec sends a statement past the sql.Tx. [sql.Conn.ExecContext] would wait for the end of the
 // transaction if the connection is lost, and so for itself.
 func (s *sqlSession) Exec(ctx context.Context, statement string, args ...any) error {
-	values := make([]driver.NamedValue, len(args))
+	values := make([]sqldriver.NamedValue, len(args))
 	for i, arg := range args {
-		values[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
+		values[i] = sqldriver.NamedValue{Ordinal: i + 1, Value: arg}
 	}
 	return s.within(ctx, func() (err error) {
 		rawErr := s.conn.Raw(func(driverConn any) error {
-			execer, ok := driverConn.(driver.ExecerContext)
+			execer, ok := driverConn.(sqldriver.ExecerContext)
 			if !ok {
 				err = errors.New("the driver cannot execute a statement by itself")
 				return nil
@@ -306,7 +306,7 @@ func (s *sqlSession) Close(broken bool, closed func()) {
 
 func (s *sqlSession) close(broken bool) {
 	if broken {
-		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
+		_ = s.conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	}
 	if s.cancel != nil {
 		s.cancel()

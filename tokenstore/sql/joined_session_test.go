@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"testing"
 	"time"
@@ -16,14 +16,14 @@ type waitingConn struct {
 	commits chan struct{} // closed when Commit waits
 }
 
-func (c *waitingConn) Connect(context.Context) (driver.Conn, error) { return c, nil }
-func (c *waitingConn) Driver() driver.Driver                        { return nil }
-func (c *waitingConn) Prepare(string) (driver.Stmt, error)          { return nil, errors.ErrUnsupported }
-func (c *waitingConn) Close() error                                 { return nil }
-func (c *waitingConn) Begin() (driver.Tx, error)                    { return nil, errors.ErrUnsupported }
-func (c *waitingConn) Rollback() error                              { return nil }
+func (c *waitingConn) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
+func (c *waitingConn) Driver() sqldriver.Driver                        { return nil }
+func (c *waitingConn) Prepare(string) (sqldriver.Stmt, error)          { return nil, errors.ErrUnsupported }
+func (c *waitingConn) Close() error                                    { return nil }
+func (c *waitingConn) Begin() (sqldriver.Tx, error)                    { return nil, errors.ErrUnsupported }
+func (c *waitingConn) Rollback() error                                 { return nil }
 
-func (c *waitingConn) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, error) {
+func (c *waitingConn) BeginTx(ctx context.Context, _ sqldriver.TxOptions) (sqldriver.Tx, error) {
 	c.ctx = ctx
 	return c, nil
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // The database keeps an idle transaction for whole seconds at least as long as its limit.
@@ -16,7 +18,7 @@ func TestJoinedIdleLimitIsThatOfTheOption(t *testing.T) {
 	const limit = 1500 * time.Millisecond
 	onEachService(t, serviceParts{joined: []JoinedOption{WithIdleLimit(limit), nil}}, func(s *service) {
 		ctx := context.Background()
-		begin, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), joinedRequest(idem.ClientKey))
+		begin, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), joinedRequest(driver.ClientKey))
 		if err != nil || begin.Tx == nil {
 			s.Fatalf("BeginJoined() = %+v, %v", begin, err)
 		}
@@ -40,9 +42,9 @@ func TestJoinedIdleLimitIsThatOfTheOption(t *testing.T) {
 func TestJoinedOnMySQLDoesNotBeginWithoutItsSettings(t *testing.T) {
 	onMariaDB(t, serviceParts{}, func(s *service) {
 		s.joined.guard.(*mysqlGuard).set = "SET SESSION no_such_variable = "
-		begin, err := s.joined.BeginJoined(context.Background(), idem.NewKeyID("merchant", "k1"), joinedRequest(idem.ClientKey))
-		if begin.Tx != nil || begin.Held || !errors.Is(err, idem.ErrUnavailable) {
-			s.Errorf("BeginJoined() = %+v, %v, want %v", begin, err, idem.ErrUnavailable)
+		begin, err := s.joined.BeginJoined(context.Background(), idem.NewKeyID("merchant", "k1"), joinedRequest(driver.ClientKey))
+		if begin.Tx != nil || begin.Held || !errors.Is(err, driver.ErrUnavailable) {
+			s.Errorf("BeginJoined() = %+v, %v, want %v", begin, err, driver.ErrUnavailable)
 		}
 		s.wantNothingOpen("after the error")
 	})
@@ -77,15 +79,15 @@ func TestJoinWarnsOfWhatADeveloperShouldSee(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(before)
 	for _, c := range []struct {
-		ev   idem.Event
+		ev   telemetry.Event
 		want bool
 	}{
-		{idem.Event{Type: idem.EventRefused, Code: idem.CodeUnavailable}, true},
-		{idem.Event{Type: idem.EventRefused, Code: idem.CodeInternal}, true},
-		{idem.Event{Type: idem.EventRefused, Code: idem.CodeInProgress}, false},
-		{idem.Event{Type: idem.EventReleased, Code: idem.CodeUnavailable}, false},
-		{idem.Event{Type: idem.EventMisused, Err: idem.ErrEscaped}, true},
-		{idem.Event{Type: idem.EventMisused, Err: idem.ErrSwallowed}, false}, // its refusal warns
+		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeUnavailable)}, true},
+		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeInternal)}, true},
+		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeInProgress)}, false},
+		{telemetry.Event{Type: telemetry.EventReleased, Code: string(idem.CodeUnavailable)}, false},
+		{telemetry.Event{Type: telemetry.EventMisused, Err: driver.ErrEscaped}, true},
+		{telemetry.Event{Type: telemetry.EventMisused, Err: driver.ErrSwallowed}, false}, // its refusal warns
 	} {
 		log.Reset()
 		if warn(t.Context(), c.ev); log.Len() > 0 != c.want {

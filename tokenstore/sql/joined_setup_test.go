@@ -16,6 +16,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
@@ -34,7 +36,7 @@ type service struct {
 
 	mu     sync.Mutex
 	runs   int
-	events []idem.Event
+	events []telemetry.Event
 	handle gin.HandlerFunc
 }
 
@@ -103,14 +105,14 @@ func startService(t *testing.T, b backend, p serviceParts) *service {
 	return s
 }
 
-func (s *service) observe(_ context.Context, ev idem.Event) {
+func (s *service) observe(_ context.Context, ev telemetry.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, ev)
 }
 
 // saw returns the errors of the events of a type.
-func (s *service) saw(t idem.EventType) (errs []error) {
+func (s *service) saw(t telemetry.EventType) (errs []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ev := range s.events {
@@ -232,7 +234,7 @@ func (s *service) wantPayments(want int) {
 }
 
 // wantState asks as the owner of a key does.
-func (s *service) wantState(key string, want idem.State) {
+func (s *service) wantState(key string, want driver.State) {
 	s.Helper()
 	r := httptest.NewRequest(http.MethodGet, "/status", nil)
 	r.Header.Set("Idempotency-Key", key)

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // sqliteGuard is the [guard] of SQLite.
@@ -22,15 +22,15 @@ type sqliteGuard struct {
 	joined *Joined
 
 	mu   sync.Mutex
-	open map[idem.KeyID]bool
+	open map[driver.KeyID]bool
 }
 
 func newSQLiteGuard(j *Joined) guard {
 	j.joined = newJoinedStatements(j.names, joinedForms{taken: " RETURNING started"})
-	return &sqliteGuard{joined: j, open: map[idem.KeyID]bool{}}
+	return &sqliteGuard{joined: j, open: map[driver.KeyID]bool{}}
 }
 
-func (g *sqliteGuard) claim(id idem.KeyID) bool {
+func (g *sqliteGuard) claim(id driver.KeyID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open[id] {
@@ -40,13 +40,13 @@ func (g *sqliteGuard) claim(id idem.KeyID) bool {
 	return true
 }
 
-func (g *sqliteGuard) unclaim(id idem.KeyID) {
+func (g *sqliteGuard) unclaim(id driver.KeyID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.open, id)
 }
 
-func (g *sqliteGuard) held(_ context.Context, id idem.KeyID) (bool, error) {
+func (g *sqliteGuard) held(_ context.Context, id driver.KeyID) (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.open[id], nil
@@ -134,7 +134,7 @@ func setCommitHook(conn *sql.Conn, allow func() bool) error {
 	})
 }
 
-func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error) {
+func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error) {
 	text, args := g.joined.joined.insert+" RETURNING started", g.joined.insertArgs(p)
 	if from != nil {
 		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
@@ -165,7 +165,7 @@ func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) 
 	}
 	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
 	if refusedByHook(err) || err == nil && n != 1 { // the transaction had ended, and this would commit by itself
-		return fmt.Errorf("%w: the transaction had been rolled back", idem.ErrSwallowed)
+		return fmt.Errorf("%w: the transaction had been rolled back", driver.ErrSwallowed)
 	}
 	return err
 }

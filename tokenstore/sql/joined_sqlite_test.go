@@ -3,32 +3,33 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // hooklessConnector makes connections of SQLite that cannot refuse commits.
 type hooklessConnector struct {
-	driver driver.Driver
+	driver sqldriver.Driver
 	dsn    string
 }
 
-func (c hooklessConnector) Driver() driver.Driver { return c.driver }
+func (c hooklessConnector) Driver() sqldriver.Driver { return c.driver }
 
-func (c hooklessConnector) Connect(context.Context) (driver.Conn, error) {
+func (c hooklessConnector) Connect(context.Context) (sqldriver.Conn, error) {
 	conn, err := c.driver.Open(c.dsn)
 	if err != nil {
 		return nil, err
 	}
 	return struct {
-		driver.Conn
-		driver.ConnBeginTx
-		driver.ExecerContext
-		driver.QueryerContext
-	}{conn, conn.(driver.ConnBeginTx), conn.(driver.ExecerContext), conn.(driver.QueryerContext)}, nil
+		sqldriver.Conn
+		sqldriver.ConnBeginTx
+		sqldriver.ExecerContext
+		sqldriver.QueryerContext
+	}{conn, conn.(sqldriver.ConnBeginTx), conn.(sqldriver.ExecerContext), conn.(sqldriver.QueryerContext)}, nil
 }
 
 // No handler runs on a driver that cannot refuse its commits.
@@ -64,16 +65,16 @@ func (*hookWithoutResult) RegisterCommitHook(func())                  {}
 func (*hookOfText) RegisterCommitHook(func() string)                  {}
 func (*hookOfANumberAndText) RegisterCommitHook(func() (int, string)) {}
 
-func (c *hookWithoutParameter) Connect(context.Context) (driver.Conn, error) { return c, nil }
-func (c *hookOfANumber) Connect(context.Context) (driver.Conn, error)        { return c, nil }
-func (c *hookWithAParameter) Connect(context.Context) (driver.Conn, error)   { return c, nil }
-func (c *hookWithoutResult) Connect(context.Context) (driver.Conn, error)    { return c, nil }
-func (c *hookOfText) Connect(context.Context) (driver.Conn, error)           { return c, nil }
-func (c *hookOfANumberAndText) Connect(context.Context) (driver.Conn, error) { return c, nil }
+func (c *hookWithoutParameter) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
+func (c *hookOfANumber) Connect(context.Context) (sqldriver.Conn, error)        { return c, nil }
+func (c *hookWithAParameter) Connect(context.Context) (sqldriver.Conn, error)   { return c, nil }
+func (c *hookWithoutResult) Connect(context.Context) (sqldriver.Conn, error)    { return c, nil }
+func (c *hookOfText) Connect(context.Context) (sqldriver.Conn, error)           { return c, nil }
+func (c *hookOfANumberAndText) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
 
 func TestDriverWithACommitHookOfAnotherKindIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, c := range []driver.Connector{new(hookWithoutParameter), new(hookOfANumber), new(hookWithAParameter), new(hookWithoutResult), new(hookOfText), new(hookOfANumberAndText)} {
+	for _, c := range []sqldriver.Connector{new(hookWithoutParameter), new(hookOfANumber), new(hookWithAParameter), new(hookWithoutResult), new(hookOfText), new(hookOfANumberAndText)} {
 		db := sql.OpenDB(c)
 		conn, err := db.Conn(t.Context())
 		if err != nil {
@@ -92,11 +93,11 @@ func TestJoinedPingOnSQLiteTellsOfALostDatabase(t *testing.T) {
 	s := startOn(t, SQLite(), serviceParts{})
 	finish := s.started("k1")
 	_ = s.pools.read.Close()
-	if err := s.joined.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Ping() while a handler runs = %v, want %v", err, idem.ErrUnavailable)
+	if err := s.joined.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Ping() while a handler runs = %v, want %v", err, driver.ErrUnavailable)
 	}
 	finish()
-	if err := s.joined.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
+	if err := s.joined.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Ping() = %v, want %v", err, driver.ErrUnavailable)
 	}
 }

@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // joinedStatements are the texts of the statements of joined mode, made once.
@@ -71,12 +71,12 @@ func newJoinedStatements(n names, f joinedForms) joinedStatements {
 }
 
 // unsettled is the ID of the settlement of a record without one.
-var unsettled idem.Nonce
+var unsettled driver.Nonce
 
 // pending is the record that takes a key.
 type pending struct {
-	id   idem.KeyID
-	req  idem.JoinedRequest
+	id   driver.KeyID
+	req  driver.JoinedRequest
 	next uint32        // number of the attempt
 	idle time.Duration // of the transaction
 }
@@ -84,7 +84,7 @@ type pending struct {
 // insertArgs are the arguments of insert.
 func (j *Joined) insertArgs(p *pending) []any {
 	r := &p.req
-	args := []any{p.id[:], newRev(), r.Kind, text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain),
+	args := []any{p.id[:], newRev(), r.Kind, text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(driver.JoinedDomain),
 		int64(p.next), r.Nonce[:], unsettled[:], []byte{}, []byte{}, wholeMicros(r.ResultTTL), wholeMicros(r.KeyTTL)}
 	if j.dialect == mysql {
 		return args
@@ -93,9 +93,9 @@ func (j *Joined) insertArgs(p *pending) []any {
 }
 
 // updateArgs are the arguments of update, without those of a lock.
-func (j *Joined) updateArgs(p *pending, from *idem.Record) []any {
+func (j *Joined) updateArgs(p *pending, from *driver.Record) []any {
 	r, was := &p.req, &from.Attempt
-	args := []any{newRev(), text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain), int64(p.next), r.Nonce[:],
+	args := []any{newRev(), text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(driver.JoinedDomain), int64(p.next), r.Nonce[:],
 		unsettled[:], []byte{}, []byte{}, wholeMicros(r.ResultTTL), wholeMicros(r.KeyTTL)}
 	if j.dialect != mysql {
 		args = append(args, p.place())
@@ -111,7 +111,7 @@ func (p *pending) place() int64 {
 
 // completion is an outcome as the record keeps it.
 type completion struct {
-	settlement idem.Nonce
+	settlement driver.Nonce
 	response   []byte
 	resultTTL  int64 // in microseconds
 	keyTTL     int64

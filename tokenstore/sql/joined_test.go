@@ -10,13 +10,15 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 func TestJoinedPaymentCommitsWithItsRecord(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
-		s.wantState("k1", idem.StateNone)
+		s.wantState("k1", driver.StateNone)
 		s.want(s.pay("k1"), paid)
-		s.wantState("k1", idem.StateCompleted)
+		s.wantState("k1", driver.StateCompleted)
 		s.want(s.pay("k1"), paidBefore)
 		s.want(s.payAmount("k1", 900), refused(422, idem.CodeKeyReused))
 		s.want(s.pay("k2"), paid)
@@ -27,11 +29,11 @@ func TestJoinedPaymentCommitsWithItsRecord(t *testing.T) {
 func TestJoinedKeyIsPendingUntilItsTransactionEnds(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		finish := s.started("k1")
-		s.wantState("k1", idem.StatePending)
+		s.wantState("k1", driver.StatePending)
 		s.want(s.pay("k1"), refused(409, idem.CodeInProgress))
 		if s.backend.dialect != SQLite() { // there another instance cannot have the file
 			other := startService(s.T, s.backend, serviceParts{pools: &s.pools})
-			other.wantState("k1", idem.StatePending)
+			other.wantState("k1", driver.StatePending)
 			other.want(other.pay("k1"), refused(409, idem.CodeInProgress))
 		}
 		s.wantPayments(0)
@@ -84,7 +86,7 @@ func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
 			if a := s.pay(name); a.replayed || a.code != "" {
 				s.Errorf("%s: answer = %v, want that of the handler", name, a)
 			}
-			s.wantState(name, idem.StateNone)
+			s.wantState(name, driver.StateNone)
 			s.wantPayments(payments)
 			s.with(s.paying(http.StatusCreated))
 			s.want(s.pay(name), paid)
@@ -98,10 +100,10 @@ func TestJoinedSuccessWithoutTheTransactionIsAnErrorFromTheFirstRequest(t *testi
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(func(c *gin.Context) { c.String(201, "paid elsewhere") })
 		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
-		if told := s.saw(idem.EventMisused); len(told) != 1 || !errors.Is(told[0], idem.ErrNotTaken) {
+		if told := s.saw(telemetry.EventMisused); len(told) != 1 || !errors.Is(told[0], idem.ErrNotTaken) {
 			t.Errorf("the developer was told %v, want ErrNotTaken", told)
 		}
-		s.wantState("k1", idem.StateUnknown)
+		s.wantState("k1", driver.StateUnknown)
 		s.with(func(*gin.Context) { t.Error("the repeat runs a handler that has paid elsewhere") })
 		if a := s.pay("k1"); a.code != string(idem.CodeOutcomeUnknown) {
 			t.Errorf("the repeat gets %v, want %s", a, idem.CodeOutcomeUnknown)
@@ -110,15 +112,15 @@ func TestJoinedSuccessWithoutTheTransactionIsAnErrorFromTheFirstRequest(t *testi
 }
 
 func TestJoinedTokenIsConsumedWithThePayment(t *testing.T) {
-	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }}, func(s *service) {
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.IssuedTokens = true }}, func(s *service) {
 		s.want(s.pay("made-up"), refused(403, idem.CodeTokenUnknown))
 		token := s.token()
 		s.with(s.paying(http.StatusInternalServerError))
 		s.want(s.pay(token), answer{status: 500, body: "paid"})
-		s.wantState(token, idem.StateIssued)
+		s.wantState(token, driver.StateIssued)
 		s.with(s.paying(http.StatusCreated))
 		finish := s.started(token)
-		s.wantState(token, idem.StatePending)
+		s.wantState(token, driver.StatePending)
 		s.want(s.pay(token), refused(409, idem.CodeInProgress))
 		s.want(finish(), paid)
 		s.want(s.pay(token), paidBefore)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // holdKey takes a key in a transaction that no advisory lock tells of.
@@ -25,7 +26,7 @@ func (s *service) holdKey(key string) *sql.Tx {
 	if err != nil {
 		s.Fatal(err)
 	}
-	args := s.joined.insertArgs(&pending{id: idem.NewKeyID("merchant", idem.Key(key)), next: 1, req: idem.JoinedRequest{Nonce: idem.NewNonce()}})
+	args := s.joined.insertArgs(&pending{id: idem.NewKeyID("merchant", idem.Key(key)), next: 1, req: driver.JoinedRequest{Nonce: driver.NewNonce()}})
 	if _, err := tx.Exec(s.joined.joined.insert, args...); err != nil {
 		s.Fatal(err)
 	}
@@ -241,19 +242,19 @@ func TestJoinedDecisionWaitsForAnOpenTransaction(t *testing.T) {
 		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 		id, ctx := idem.NewKeyID("merchant", "k1"), context.Background()
 		unknown, err := s.joined.Get(ctx, id)
-		if err != nil || unknown.State != idem.StateUnknown {
+		if err != nil || unknown.State != driver.StateUnknown {
 			s.Fatalf("Get() = %v, %v, want unknown", unknown.State, err)
 		}
 		s.with(s.paying(http.StatusCreated))
 		finish := s.started("k1")
-		alice := idem.Decision{By: "alice", Reason: "the bank has no payment"}
-		if _, err := s.engine.Decide(ctx, id, unknown.Attempt, idem.NotApplied(), alice, &idem.Policy{}); !errors.Is(err, idem.ErrLocked) {
-			s.Errorf("Decide() = %v, want %v", err, idem.ErrLocked)
+		alice := driver.Decision{By: "alice", Reason: "the bank has no payment"}
+		if _, err := s.engine.Decide(ctx, id, unknown.Attempt, idem.NotApplied(), alice, &idem.Policy{}); !errors.Is(err, driver.ErrLocked) {
+			s.Errorf("Decide() = %v, want %v", err, driver.ErrLocked)
 		}
 		// Past the lock, as an attempt to settle that has taken the lock just before.
 		decided := make(chan bool, 1)
 		go func() {
-			res, err := s.joined.Settle(ctx, id, idem.Settlement{Attempt: unknown.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, Decision: alice})
+			res, err := s.joined.Settle(ctx, id, driver.Settlement{Attempt: unknown.Attempt, ID: driver.NewNonce(), State: driver.StateReleased, Decision: alice})
 			if err != nil {
 				s.Errorf("Settle() = %v, want <nil>", err)
 			}

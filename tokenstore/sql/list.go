@@ -8,7 +8,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 const (
@@ -21,11 +21,11 @@ const (
 
 // ListOpen lists records whose attempt is open and records that cannot be read, oldest first.
 // It is one statement, over an index of the open records. A page can be short or empty
-// although there are more records. The error wraps idem.ErrUnavailable.
-func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
+// although there are more records. The error wraps driver.ErrUnavailable.
+func (s *Store) ListOpen(ctx context.Context, q driver.OpenQuery) (page driver.OpenPage, err error) {
 	limit := cmp.Or(max(q.Limit, 0), defaultOpenLimit)
 	most := max(limit, fewestRead)
-	since, id := int64(math.MinInt64), idem.KeyID{}
+	since, id := int64(math.MinInt64), driver.KeyID{}
 	if q.After != nil {
 		since, id = micros(q.After.Started), q.After.ID
 	}
@@ -39,7 +39,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 		return page, s.failed("open", err)
 	}
 	defer rows.Close()
-	var last *idem.OpenCursor
+	var last *driver.OpenCursor
 	for read := 0; rows.Next(); read++ {
 		if read == most || len(page.Records) == limit {
 			page.Next = last
@@ -47,7 +47,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 		}
 		row, err := scanOpen(rows)
 		if err != nil {
-			return idem.OpenPage{}, s.failed("open", err)
+			return driver.OpenPage{}, s.failed("open", err)
 		}
 		cursor := row.Cursor()
 		last = &cursor
@@ -58,18 +58,18 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 			row.Record.ResponseErr = nil
 		}
 		// A record that cannot be read may be in any state.
-		if row.Err != nil || row.Record.State.Open() && (q.State == idem.StateNone || q.State == row.Record.State) {
+		if row.Err != nil || row.Record.State.Open() && (q.State == driver.StateNone || q.State == row.Record.State) {
 			page.Records = append(page.Records, row)
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return idem.OpenPage{}, s.failed("open", err)
+		return driver.OpenPage{}, s.failed("open", err)
 	}
 	return page, nil
 }
 
 // scanOpen reads one row of the list of open records.
-func scanOpen(rows *sql.Rows) (o idem.OpenRecord, err error) {
+func scanOpen(rows *sql.Rows) (o driver.OpenRecord, err error) {
 	var k []byte
 	var f found
 	if err := rows.Scan(slices.Insert(f.targets(), 0, any(&k))...); err != nil {

@@ -13,6 +13,7 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -47,79 +48,79 @@ func (b backend) behindProxy(tb testing.TB, p pools) (pools, *testserver.Proxy) 
 // is the call, and verify runs it again, as the engine does, and checks the result.
 type lossCase struct {
 	name    string
-	prepare func(t *testing.T, s *Store, id idem.KeyID) any
-	call    func(ctx context.Context, s *Store, id idem.KeyID, was any) error
-	state   idem.State
+	prepare func(t *testing.T, s *Store, id driver.KeyID) any
+	call    func(ctx context.Context, s *Store, id driver.KeyID, was any) error
+	state   driver.State
 	number  uint32
 }
 
 var lossCases = []lossCase{
-	{"a first Begin", func(*testing.T, *Store, idem.KeyID) any { return request(7) }, callBegin, idem.StatePending, 1},
-	{"a Begin after a release", func(t *testing.T, s *Store, id idem.KeyID) any {
+	{"a first Begin", func(*testing.T, *Store, driver.KeyID) any { return request(7) }, callBegin, driver.StatePending, 1},
+	{"a Begin after a release", func(t *testing.T, s *Store, id driver.KeyID) any {
 		t.Helper()
 		a := mustBegin(t, s, id, request(5))
-		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 		return request(7)
-	}, callBegin, idem.StatePending, 2},
-	{"a Begin with a token", func(t *testing.T, s *Store, id idem.KeyID) any {
+	}, callBegin, driver.StatePending, 2},
+	{"a Begin with a token", func(t *testing.T, s *Store, id driver.KeyID) any {
 		t.Helper()
 		if _, err := s.Issue(t.Context(), id, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		req := request(7)
-		req.Kind = idem.IssuedToken
+		req.Kind = driver.IssuedToken
 		return req
-	}, callBegin, idem.StatePending, 1},
-	{"a Settle", func(t *testing.T, s *Store, id idem.KeyID) any {
+	}, callBegin, driver.StatePending, 1},
+	{"a Settle", func(t *testing.T, s *Store, id driver.KeyID) any {
 		t.Helper()
 		return settlementOf(mustBegin(t, s, id, request(5)), "")
-	}, callSettle, idem.StateCompleted, 1},
-	{"a Settle by a person", func(t *testing.T, s *Store, id idem.KeyID) any {
+	}, callSettle, driver.StateCompleted, 1},
+	{"a Settle by a person", func(t *testing.T, s *Store, id driver.KeyID) any {
 		t.Helper()
 		return settlementOf(mustBegin(t, s, id, request(5)), "alice")
-	}, callSettle, idem.StateCompleted, 1},
-	{"an Abort", func(t *testing.T, s *Store, id idem.KeyID) any {
+	}, callSettle, driver.StateCompleted, 1},
+	{"an Abort", func(t *testing.T, s *Store, id driver.KeyID) any {
 		t.Helper()
 		req := request(5)
 		mustBegin(t, s, id, req)
 		return req
-	}, func(ctx context.Context, s *Store, id idem.KeyID, was any) error {
-		return s.Abort(ctx, id, was.(idem.BeginRequest))
-	}, idem.StateReleased, 0},
-	{"an Issue", func(*testing.T, *Store, idem.KeyID) any { return nil }, func(ctx context.Context, s *Store, id idem.KeyID, _ any) error {
+	}, func(ctx context.Context, s *Store, id driver.KeyID, was any) error {
+		return s.Abort(ctx, id, was.(driver.BeginRequest))
+	}, driver.StateReleased, 0},
+	{"an Issue", func(*testing.T, *Store, driver.KeyID) any { return nil }, func(ctx context.Context, s *Store, id driver.KeyID, _ any) error {
 		_, err := s.Issue(ctx, id, time.Hour)
 		return err
-	}, idem.StateIssued, 0},
-	{"a Get", func(t *testing.T, s *Store, id idem.KeyID) any {
+	}, driver.StateIssued, 0},
+	{"a Get", func(t *testing.T, s *Store, id driver.KeyID) any {
 		t.Helper()
 		mustBegin(t, s, id, request(5))
 		return nil
-	}, func(ctx context.Context, s *Store, id idem.KeyID, _ any) error {
+	}, func(ctx context.Context, s *Store, id driver.KeyID, _ any) error {
 		_, err := s.Get(ctx, id)
 		return err
-	}, idem.StatePending, 1},
-	{"a RetireDomain", func(*testing.T, *Store, idem.KeyID) any { return nil }, func(ctx context.Context, s *Store, id idem.KeyID, _ any) error {
-		return s.RetireDomain(ctx, id.String(), idem.Decision{By: "alice"})
-	}, idem.StateNone, 0},
+	}, driver.StatePending, 1},
+	{"a RetireDomain", func(*testing.T, *Store, driver.KeyID) any { return nil }, func(ctx context.Context, s *Store, id driver.KeyID, _ any) error {
+		return s.RetireDomain(ctx, id.String(), driver.Decision{By: "alice"})
+	}, driver.StateNone, 0},
 }
 
-func callBegin(ctx context.Context, s *Store, id idem.KeyID, was any) error {
-	res, err := s.Begin(ctx, id, was.(idem.BeginRequest))
+func callBegin(ctx context.Context, s *Store, id driver.KeyID, was any) error {
+	res, err := s.Begin(ctx, id, was.(driver.BeginRequest))
 	if err == nil && !res.Begun {
 		err = fmt.Errorf("Begin() = %v, want it begun", res.Record.State)
 	}
 	return err
 }
 
-func callSettle(ctx context.Context, s *Store, id idem.KeyID, was any) error {
-	res, err := s.Settle(ctx, id, was.(idem.Settlement))
+func callSettle(ctx context.Context, s *Store, id driver.KeyID, was any) error {
+	res, err := s.Settle(ctx, id, was.(driver.Settlement))
 	if err == nil && (!res.Settled || res.Repaired) {
 		err = fmt.Errorf("Settle() = %v, settled %v, repaired %v", res.Record.State, res.Settled, res.Repaired)
 	}
 	return err
 }
 
-func mustBegin(tb testing.TB, s *Store, id idem.KeyID, req idem.BeginRequest) idem.Attempt {
+func mustBegin(tb testing.TB, s *Store, id driver.KeyID, req driver.BeginRequest) driver.Attempt {
 	tb.Helper()
 	res, err := s.Begin(tb.Context(), id, req)
 	if err != nil || !res.Begun {
@@ -128,9 +129,9 @@ func mustBegin(tb testing.TB, s *Store, id idem.KeyID, req idem.BeginRequest) id
 	return res.Record.Attempt
 }
 
-func settlementOf(a idem.Attempt, by string) idem.Settlement {
-	return idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour,
-		Response: &idem.Response{Status: 201, Body: []byte("paid")}, Decision: idem.Decision{By: by, Reason: "looked"}}
+func settlementOf(a driver.Attempt, by string) driver.Settlement {
+	return driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour,
+		Response: &driver.Response{Status: 201, Body: []byte("paid")}, Decision: driver.Decision{By: by, Reason: "looked"}}
 }
 
 // The connection breaks before each statement reaches the server, and after each one took
@@ -158,7 +159,7 @@ func TestLostConnections(t *testing.T) {
 // lose runs the call with the n-th packet lost, and reports whether there was one.
 func (c lossCase) lose(t *testing.T, good, s *Store, proxy *testserver.Proxy, n int, lostReply bool) bool {
 	t.Helper()
-	id := idem.NewKeyID("lost", idem.Key(idem.NewNonce().String()))
+	id := idem.NewKeyID("lost", idem.Key(driver.NewNonce().String()))
 	was := c.prepare(t, good, id)
 	// MySQL answers no end of a statement, so a lost reply may hit the call after it.
 	for tries := 0; s.Ping(t.Context()) != nil; tries++ {
@@ -182,8 +183,8 @@ func (c lossCase) lose(t *testing.T, good, s *Store, proxy *testserver.Proxy, n 
 		over.Store(true)
 		_ = s.Ping(t.Context())
 	}
-	if err != nil && !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("packet %d: %v, want it to wrap %v", n, err, idem.ErrUnavailable)
+	if err != nil && !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("packet %d: %v, want it to wrap %v", n, err, driver.ErrUnavailable)
 	}
 	if !more && err != nil {
 		t.Errorf("without a loss: %v", err)

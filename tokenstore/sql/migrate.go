@@ -3,14 +3,14 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Facts about the tables, which [New], [Migrate] and [Store.Ping] report.
@@ -142,13 +142,13 @@ func (n names) undo(ctx context.Context, conn *sql.Conn) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if execAll(ctx, conn, n.dialect.undoMigration) != nil {
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it
+		_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // closes it
 	}
 	return nil
 }
 
 // version returns the version of the tables, and 0 without tables. The error wraps
-// ErrNewerSchema, or idem.ErrUnavailable.
+// ErrNewerSchema, or driver.ErrUnavailable.
 func (n names) version(ctx context.Context, q querier) (int, error) {
 	var version int
 	err := q.QueryRowContext(ctx, n.sql("SELECT coalesce(max(version), 0) FROM {schema}")).Scan(&version)
@@ -156,7 +156,7 @@ func (n names) version(ctx context.Context, q querier) (int, error) {
 	case err != nil && n.dialect.fault(err) == faultNoTable:
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("tokenstore/sql: schema version: %w: %w", idem.ErrUnavailable, err)
+		return 0, fmt.Errorf("tokenstore/sql: schema version: %w: %w", driver.ErrUnavailable, err)
 	case version > SchemaVersion:
 		return version, fmt.Errorf("%w: to version %d, and this build knows %d", ErrNewerSchema, version, SchemaVersion)
 	}

@@ -9,13 +9,13 @@ import (
 	"math"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
 // RetireDomain records that a lock domain is dead. The store keeps the first decision. The
-// error wraps idem.ErrUnavailable if the database could not be asked.
-func (s *Store) RetireDomain(ctx context.Context, domain string, d idem.Decision) error {
+// error wraps driver.ErrUnavailable if the database could not be asked.
+func (s *Store) RetireDomain(ctx context.Context, domain string, d driver.Decision) error {
 	if domain == "" {
 		return errors.New("tokenstore/sql: retire: no domain")
 	}
@@ -29,7 +29,7 @@ func (s *Store) RetireDomain(ctx context.Context, domain string, d idem.Decision
 }
 
 // DomainRetired reports whether a lock domain was retired. The error wraps
-// idem.ErrUnavailable.
+// driver.ErrUnavailable.
 func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	return s.noted(ctx, "retired", s.statements.retired, text(domain))
 }
@@ -41,9 +41,9 @@ func fenceNote(domain string) string {
 	return "fence:" + hex.EncodeToString(sum[:24])
 }
 
-// NoteFence keeps the highest fence of a lock domain. The error wraps idem.ErrUnavailable if the
+// NoteFence keeps the highest fence of a lock domain. The error wraps driver.ErrUnavailable if the
 // database could not be asked.
-func (s *Store) NoteFence(ctx context.Context, f idem.Fence) error {
+func (s *Store) NoteFence(ctx context.Context, f driver.Fence) error {
 	if err := s.mayWrite("note fence", f.Domain); err != nil {
 		return err
 	}
@@ -72,11 +72,11 @@ func (s *Store) raiseFence(ctx context.Context, name string, token int64) (raise
 		n, err := res.RowsAffected()
 		return n > 0, s.failed("note fence", err)
 	}
-	return false, fmt.Errorf("tokenstore/sql: note fence: %w: the note kept changing", idem.ErrUnavailable)
+	return false, fmt.Errorf("tokenstore/sql: note fence: %w: the note kept changing", driver.ErrUnavailable)
 }
 
 // HighestFence returns the highest token that was noted of a lock domain, cut off at 1<<63-1. The
-// error wraps idem.ErrUnavailable.
+// error wraps driver.ErrUnavailable.
 func (s *Store) HighestFence(ctx context.Context, domain string) (uint64, error) {
 	var token int64
 	err := s.read.QueryRowContext(ctx, s.statements.highest, fenceNote(domain)).Scan(&token)
@@ -88,7 +88,7 @@ const sealedNote = "sealed"
 
 // DeclareSealed notes that services encrypt the responses stored here. Tools without a key
 // ring read the note. A service that encrypts calls it when it starts. It is safe to repeat,
-// and the first time is kept. The error wraps idem.ErrUnavailable.
+// and the first time is kept. The error wraps driver.ErrUnavailable.
 func (s *Store) DeclareSealed(ctx context.Context) error {
 	if err := s.mayWrite("declare sealed"); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (s *Store) DeclareSealed(ctx context.Context) error {
 }
 
 // Sealed reports whether a service called [Store.DeclareSealed]. The error wraps
-// idem.ErrUnavailable.
+// driver.ErrUnavailable.
 func (s *Store) Sealed(ctx context.Context) (bool, error) {
 	return s.noted(ctx, "sealed", s.statements.declared, sealedNote)
 }
@@ -119,7 +119,7 @@ func (s *Store) noted(ctx context.Context, method, statement string, args ...any
 }
 
 // Clock returns the time of the database, which is the time of the records. The error wraps
-// idem.ErrUnavailable.
+// driver.ErrUnavailable.
 func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 	var now int64
 	err := s.read.QueryRowContext(ctx, s.names.sql("SELECT {clock}")).Scan(&now)
@@ -127,12 +127,12 @@ func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 }
 
 // Decided is a person's decision about an attempt.
-type Decided = idem.Decided
+type Decided = driver.Decided
 
 // Decisions lists people's decisions about a key, newest first. Their times keep that order. They
 // outlive the record and its next attempt, unlike the decision in the record. Decisions of resolver, engine, marker
-// and sweeper are not kept. The error wraps idem.ErrUnavailable.
-func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, err error) {
+// and sweeper are not kept. The error wraps driver.ErrUnavailable.
+func (s *Store) Decisions(ctx context.Context, id driver.KeyID) (list []Decided, err error) {
 	rows, err := s.read.QueryContext(ctx, s.statements.decisions, id[:])
 	if err != nil {
 		return nil, s.failed("decisions", err)
@@ -145,7 +145,7 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, e
 		if err := rows.Scan(&at, &attempt, &state, &by, &reason); err != nil {
 			return nil, s.failed("decisions", err)
 		}
-		d.At, d.Attempt, d.State = timeOf(at), uint32(attempt), idem.State(state)
+		d.At, d.Attempt, d.State = timeOf(at), uint32(attempt), driver.State(state)
 		d.By, d.Reason = string(by), string(reason)
 		list = append(list, d)
 	}
@@ -154,7 +154,7 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, e
 
 // replaceDecided is replace for the decision of a person. The decision is kept in the same
 // transaction.
-func (s *Store) replaceDecided(ctx context.Context, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+func (s *Store) replaceDecided(ctx context.Context, method string, id driver.KeyID, f *found, write *rules.Entry) (done bool, err error) {
 	tx, err := s.begin(ctx)
 	if err != nil {
 		return false, s.failed(method, err)

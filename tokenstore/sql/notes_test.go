@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 func TestDecisions(t *testing.T) {
@@ -15,7 +15,7 @@ func TestDecisions(t *testing.T) {
 		s := b.store(t, b.migrated(t))
 		id, a := begin(t, s, "decided")
 		for _, by := range []string{"resolver", "alice", "sweeper", "alice", "bob"} {
-			st := idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: idem.StateUnknown, Decision: idem.Decision{By: by, Reason: "looked at the ledger, as " + by}}
+			st := driver.Settlement{Attempt: a, ID: driver.NewNonce(), State: driver.StateUnknown, Decision: driver.Decision{By: by, Reason: "looked at the ledger, as " + by}}
 			for range 2 {
 				if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
 					t.Fatalf("Settle() by %s = %v, %v, want settled", by, res.Settled, err)
@@ -23,7 +23,7 @@ func TestDecisions(t *testing.T) {
 			}
 		}
 		st := settlementOf(a, "carol")
-		st.ID = idem.NewNonce()
+		st.ID = driver.NewNonce()
 		if err := callSettle(t.Context(), s, id, st); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestDecisions(t *testing.T) {
 			}
 		}
 		slices.Sort(by)
-		if want := []string{"alice", "alice", "bob", "carol"}; !slices.Equal(by, want) || list[0].By != "carol" || list[0].State != idem.StateCompleted {
+		if want := []string{"alice", "alice", "bob", "carol"}; !slices.Equal(by, want) || list[0].By != "carol" || list[0].State != driver.StateCompleted {
 			t.Errorf("Decisions() = %+v, want %v, the newest first", list, want)
 		}
 	})
@@ -58,7 +58,7 @@ func TestDecisionsHaveAnOrderWithoutTheHelpOfTheClock(t *testing.T) {
 		id, a := begin(t, s, "decided")
 		order := []string{"alice", "bob", "carol"}
 		for _, by := range order {
-			st := idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: idem.StateUnknown, Decision: idem.Decision{By: by, Reason: "looked"}}
+			st := driver.Settlement{Attempt: a, ID: driver.NewNonce(), State: driver.StateUnknown, Decision: driver.Decision{By: by, Reason: "looked"}}
 			if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
 				t.Fatalf("Settle() by %s = %v, %v, want settled", by, res.Settled, err)
 			}
@@ -110,7 +110,7 @@ func TestWithReadOnly(t *testing.T) {
 				t.Errorf("%s() = %v, want %v", name, err, ErrReadOnly)
 			}
 		}
-		if page, err := s.ListOpen(t.Context(), idem.OpenQuery{}); err != nil || len(page.Records) != 1 {
+		if page, err := s.ListOpen(t.Context(), driver.OpenQuery{}); err != nil || len(page.Records) != 1 {
 			t.Errorf("ListOpen() = %+v, %v, want the record", page, err)
 		}
 		good := b.store(t, p)
@@ -120,7 +120,7 @@ func TestWithReadOnly(t *testing.T) {
 		if err := standby.Ping(t.Context()); err != nil {
 			t.Errorf("Ping() of a database that accepts no writes = %v, want <nil>", err)
 		}
-		if rec, err := standby.Get(t.Context(), done); err != nil || rec.State != idem.StateCompleted {
+		if rec, err := standby.Get(t.Context(), done); err != nil || rec.State != driver.StateCompleted {
 			t.Errorf("Get() from a database that accepts no writes = %v, %v, want completed", rec.State, err)
 		}
 	})
@@ -129,11 +129,11 @@ func TestWithReadOnly(t *testing.T) {
 func TestVisibility(t *testing.T) {
 	b := backend{"SQLite", SQLite(), freshSQLite}
 	p := b.migrated(t)
-	if v := b.store(t, p).Visibility(); v != idem.VisibilityShared {
-		t.Errorf("Visibility() = %v, want %v", v, idem.VisibilityShared)
+	if v := b.store(t, p).Visibility(); v != driver.VisibilityShared {
+		t.Errorf("Visibility() = %v, want %v", v, driver.VisibilityShared)
 	}
-	if v := b.store(t, p, WithSoleProcess()).Visibility(); v != idem.VisibilityProcess {
-		t.Errorf("Visibility() with one process = %v, want %v", v, idem.VisibilityProcess)
+	if v := b.store(t, p, WithSoleProcess()).Visibility(); v != driver.VisibilityProcess {
+		t.Errorf("Visibility() with one process = %v, want %v", v, driver.VisibilityProcess)
 	}
 }
 
@@ -194,9 +194,9 @@ func TestLongTexts(t *testing.T) {
 		if _, err := s.Settle(t.Context(), id, st); err == nil {
 			t.Error("Settle() with a long reason = <nil>")
 		}
-		for name, re := range map[string]idem.Repair{
+		for name, re := range map[string]driver.Repair{
 			"route":  {Route: long},
-			"domain": {Replaced: idem.Replaced{Attempt: idem.Attempt{Fence: idem.Fence{Domain: long}}}},
+			"domain": {Replaced: driver.Replaced{Attempt: driver.Attempt{Fence: driver.Fence{Domain: long}}}},
 		} {
 			st := settlementOf(a, "")
 			st.Repair = &re
@@ -204,10 +204,10 @@ func TestLongTexts(t *testing.T) {
 				t.Errorf("Settle() with a repair of a long %s = settled %t, %v, want an error", name, res.Settled, err)
 			}
 		}
-		if err := s.RetireDomain(t.Context(), long[:maxText], idem.Decision{By: "alice", Reason: strings.Repeat("x", maxReason)}); err != nil {
+		if err := s.RetireDomain(t.Context(), long[:maxText], driver.Decision{By: "alice", Reason: strings.Repeat("x", maxReason)}); err != nil {
 			t.Errorf("RetireDomain() with the longest reason = %v, want <nil>", err)
 		}
-		st.Decision = idem.Decision{By: long[:maxText], Reason: strings.Repeat("ü", maxReason/2)}
+		st.Decision = driver.Decision{By: long[:maxText], Reason: strings.Repeat("ü", maxReason/2)}
 		if err := callSettle(t.Context(), s, id, st); err != nil {
 			t.Errorf("Settle() with the longest texts = %v, want <nil>", err)
 		}
@@ -223,7 +223,7 @@ func TestTextsAreBytes(t *testing.T) {
 		s := b.store(t, b.migrated(t))
 		domains := []string{"abc", "ABC", "abc ", "abc\x00", "\xff\xfe", "äbc", "a'b\"c\\`?$1"}
 		for i, d := range domains {
-			if err := s.RetireDomain(t.Context(), d, idem.Decision{By: "\xffalice\x00", Reason: d}); err != nil {
+			if err := s.RetireDomain(t.Context(), d, driver.Decision{By: "\xffalice\x00", Reason: d}); err != nil {
 				t.Errorf("RetireDomain(%q) = %v", d, err)
 			}
 			for j, other := range domains {

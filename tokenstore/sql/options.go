@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Option configures [New] and [Migrate].
@@ -19,7 +19,7 @@ type config struct {
 	schema, prefix string
 	read           *sql.DB
 	readOnly       bool
-	visibility     idem.Visibility
+	visibility     driver.Visibility
 	expireEvery    time.Duration
 	log            *slog.Logger
 	tableWait      time.Duration
@@ -47,9 +47,9 @@ func WithReadPool(db *sql.DB) Option { return func(c *config) { c.read = db } }
 func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 
 // WithSoleProcess says that no other process uses the tables, such as for a file of SQLite
-// that this process has locked. The records then have idem.VisibilityProcess, and an engine
+// that this process has locked. The records then have driver.VisibilityProcess, and an engine
 // combines the store with the in-process lock.
-func WithSoleProcess() Option { return func(c *config) { c.visibility = idem.VisibilityProcess } }
+func WithSoleProcess() Option { return func(c *config) { c.visibility = driver.VisibilityProcess } }
 
 // WithExpiry sets how often the store removes records whose time is over, in the background.
 // Every minute by default. 0 turns it off, and the caller calls [Store.Expire].

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
@@ -61,7 +61,7 @@ func TestPartitionedTable(t *testing.T) {
 		again.want(again.pay("declined"), answer{status: 402, body: "paid"})
 		again.wantPayments(2)
 		idemtest.RunStore(t, idemtest.StoreHarness{
-			New: func(tb testing.TB) idem.Store {
+			New: func(tb testing.TB) driver.Store {
 				tb.Helper()
 				for _, table := range []string{"records", "domains", "decisions", "notes"} {
 					mustExec(tb, s.pools.write, s.joined.names.sql("DELETE FROM {"+table+"}"))

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // A DBA sees in the database what each table and column means.
@@ -77,7 +77,7 @@ func TestViewIsReadable(t *testing.T) {
 		s := b.store(t, p)
 		settled, a := begin(t, s, "settled")
 		st := settlementOf(a, "alice")
-		st.State, st.Response = idem.StateCompleted, &idem.Response{Status: 201, Body: []byte("paid")}
+		st.State, st.Response = driver.StateCompleted, &driver.Response{Status: 201, Body: []byte("paid")}
 		if err := callSettle(t.Context(), s, settled, st); err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestViewIsReadable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		read := func(id idem.KeyID) (r readableRow) {
+		read := func(id driver.KeyID) (r readableRow) {
 			t.Helper()
 			var token time.Time
 			if err := p.read.QueryRowContext(t.Context(), "SELECT key_id, state, kind, route, domain, fence, decided_by, decided_reason, started, settled, token_expires, response_bytes FROM idem_readable WHERE key_id = '"+id.String()+"'").

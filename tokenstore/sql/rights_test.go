@@ -13,6 +13,7 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // newUser makes a user of the database without any right, and returns its pool.
@@ -106,7 +107,7 @@ func TestOperatorAndReaderWorkWithTheirRightsAlone(t *testing.T) {
 		if _, err := s.Expire(t.Context(), 1); err != nil && !errors.Is(err, ErrRights) {
 			t.Errorf("Expire() of an operator = %v, want %v", err, ErrRights)
 		}
-		if err := s.DeclareSealed(t.Context()); !errors.Is(err, ErrRights) || !errors.Is(err, idem.ErrUnavailable) {
+		if err := s.DeclareSealed(t.Context()); !errors.Is(err, ErrRights) || !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("DeclareSealed() of an operator = %v, want %v", err, ErrRights)
 		}
 

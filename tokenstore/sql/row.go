@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
 // recordForm is the version of the columns of a record. A build leaves rows of later
@@ -99,8 +99,8 @@ func (p *presence) Scan(v any) error {
 	return err
 }
 
-// unpack returns the entry of the row. The error wraps idem.ErrNewerRecord or
-// idem.ErrCorruptRecord.
+// unpack returns the entry of the row. The error wraps driver.ErrNewerRecord or
+// driver.ErrCorruptRecord.
 func (f *found) unpack() (*rules.Entry, error) {
 	r := f.row
 	if r.Response = nil; f.answered {
@@ -178,27 +178,27 @@ func pack(e *rules.Entry) (*row, error) {
 	return r, err
 }
 
-func packFingerprint(f idem.Fingerprint) []byte { return append([]byte{f.Version}, f.Sum[:]...) }
+func packFingerprint(f driver.Fingerprint) []byte { return append([]byte{f.Version}, f.Sum[:]...) }
 
-// unpack returns the entry of a row. The error wraps idem.ErrNewerRecord or
-// idem.ErrCorruptRecord.
+// unpack returns the entry of a row. The error wraps driver.ErrNewerRecord or
+// driver.ErrCorruptRecord.
 func (r *row) unpack() (*rules.Entry, error) {
 	e := &rules.Entry{Response: r.Response, Repaired: r.Repaired != 0}
 	rec := &e.Record
 	switch {
 	case r.Form > recordForm:
-		return nil, fmt.Errorf("%w: record of form %d", idem.ErrNewerRecord, r.Form)
-	case r.Form != recordForm, r.State < int64(idem.StateIssued), r.State > int64(idem.StateExpired),
-		r.Kind < int64(idem.ClientKey), r.Kind > int64(idem.IssuedToken), r.Attempt < 0, r.Attempt > math.MaxUint32,
+		return nil, fmt.Errorf("%w: record of form %d", driver.ErrNewerRecord, r.Form)
+	case r.Form != recordForm, r.State < int64(driver.StateIssued), r.State > int64(driver.StateExpired),
+		r.Kind < int64(driver.ClientKey), r.Kind > int64(driver.IssuedToken), r.Attempt < 0, r.Attempt > math.MaxUint32,
 		len(r.Nonce) != len(rec.Attempt.Nonce), len(r.Settlement) != len(e.Settlement), len(r.Fingerprint) != 1+len(rec.Fingerprint.Sum):
-		return nil, fmt.Errorf("%w: its columns do not fit together", idem.ErrCorruptRecord)
+		return nil, fmt.Errorf("%w: its columns do not fit together", driver.ErrCorruptRecord)
 	}
-	*rec = idem.Record{
-		State: idem.State(r.State), Kind: idem.KeyKind(r.Kind), Route: string(r.Route),
-		Attempt: idem.Attempt{Number: uint32(r.Attempt), Fence: idem.Fence{Domain: string(r.Domain), Token: uint64(r.Fence)}},
+	*rec = driver.Record{
+		State: driver.State(r.State), Kind: driver.KeyKind(r.Kind), Route: string(r.Route),
+		Attempt: driver.Attempt{Number: uint32(r.Attempt), Fence: driver.Fence{Domain: string(r.Domain), Token: uint64(r.Fence)}},
 		Created: timeOf(r.Created), Started: timeOf(r.Started), Settled: timeOf(r.Settled),
 		ResultExpires: timeOf(r.ResultExpires), KeyExpires: timeOf(r.KeyExpires), TokenExpires: timeOf(r.TokenExpires),
-		Decision: idem.Decision{By: string(r.DecidedBy), Reason: string(r.DecidedReason)},
+		Decision: driver.Decision{By: string(r.DecidedBy), Reason: string(r.DecidedReason)},
 	}
 	if rec.State.Open() {
 		rec.ResultTTL, rec.KeyTTL = durationOf(r.ResultTTL), durationOf(r.KeyTTL)
@@ -216,7 +216,7 @@ func (r *row) unpack() (*rules.Entry, error) {
 		e.Before, err = before.unpack()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: the record that it replaced cannot be read", idem.ErrCorruptRecord)
+		return nil, fmt.Errorf("%w: the record that it replaced cannot be read", driver.ErrCorruptRecord)
 	}
 	return e, nil
 }

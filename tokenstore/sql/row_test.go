@@ -7,18 +7,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
-func entryForRows(state idem.State) *rules.Entry {
+func entryForRows(state driver.State) *rules.Entry {
 	at := func(us int64) time.Time { return time.UnixMicro(us).UTC() }
 	return &rules.Entry{
-		Record: idem.Record{
-			State: state, Kind: idem.IssuedToken, Route: "POST /pay", Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{31: 9}},
-			Attempt: idem.Attempt{Number: math.MaxUint32, Fence: idem.Fence{Domain: "d", Token: math.MaxUint64}, Nonce: idem.NewNonce()},
+		Record: driver.Record{
+			State: state, Kind: driver.IssuedToken, Route: "POST /pay", Fingerprint: driver.Fingerprint{Version: 1, Sum: [32]byte{31: 9}},
+			Attempt: driver.Attempt{Number: math.MaxUint32, Fence: driver.Fence{Domain: "d", Token: math.MaxUint64}, Nonce: driver.NewNonce()},
 			Created: at(1), Started: at(2), Settled: at(3), ResultExpires: at(4), KeyExpires: at(5), TokenExpires: at(6),
-			Decision: idem.Decision{By: "ann", Reason: "asked the bank"},
+			Decision: driver.Decision{By: "ann", Reason: "asked the bank"},
 		},
 		Settlement: [16]byte{15: 7}, Repaired: true, Response: []byte("paid"),
 	}
@@ -27,10 +27,10 @@ func entryForRows(state idem.State) *rules.Entry {
 // A record comes back as it was, and lists of open and of expired records find it by its columns.
 func TestRowsKeepTheirEntries(t *testing.T) {
 	t.Parallel()
-	for state := idem.StateIssued; state <= idem.StateExpired; state++ {
+	for state := driver.StateIssued; state <= driver.StateExpired; state++ {
 		e := entryForRows(state)
-		if state == idem.StatePending {
-			e.Before = entryForRows(idem.StateUnknown)
+		if state == driver.StatePending {
+			e.Before = entryForRows(driver.StateUnknown)
 			e.Before.Response = nil // it is given up with the Begin
 		}
 		r, err := pack(e)
@@ -51,7 +51,7 @@ func TestRowsKeepTheirEntries(t *testing.T) {
 			t.Errorf("%v: expires %v, want %v", state, r.Expires, end)
 		}
 	}
-	e := entryForRows(idem.StateCompleted)
+	e := entryForRows(driver.StateCompleted)
 	e.Repaired, e.Record.Settled = false, time.Time{}
 	if r, err := pack(e); err != nil || r.Repaired != 0 || r.Settled != 0 {
 		t.Errorf("pack() = repaired %d, settled %d, %v, want 0 and 0", r.Repaired, r.Settled, err)
@@ -65,21 +65,21 @@ func TestRowsThatDoNotFitAreRefused(t *testing.T) {
 		damage func(r *row)
 		want   error
 	}{
-		"of a later form":        {func(r *row) { r.Form = recordForm + 1 }, idem.ErrNewerRecord},
-		"of an earlier form":     {func(r *row) { r.Form = recordForm - 1 }, idem.ErrCorruptRecord},
-		"without a state":        {func(r *row) { r.State = int64(idem.StateIssued) - 1 }, idem.ErrCorruptRecord},
-		"in an unknown state":    {func(r *row) { r.State = int64(idem.StateExpired) + 1 }, idem.ErrCorruptRecord},
-		"below the kinds":        {func(r *row) { r.Kind = int64(idem.ClientKey) - 1 }, idem.ErrCorruptRecord},
-		"above the kinds":        {func(r *row) { r.Kind = int64(idem.IssuedToken) + 1 }, idem.ErrCorruptRecord},
-		"before all attempts":    {func(r *row) { r.Attempt = -1 }, idem.ErrCorruptRecord},
-		"after all attempts":     {func(r *row) { r.Attempt = math.MaxUint32 + 1 }, idem.ErrCorruptRecord},
-		"with half a nonce":      {func(r *row) { r.Nonce = r.Nonce[:8] }, idem.ErrCorruptRecord},
-		"with half a settlement": {func(r *row) { r.Settlement = r.Settlement[:8] }, idem.ErrCorruptRecord},
-		"with half a sum":        {func(r *row) { r.Fingerprint = r.Fingerprint[:17] }, idem.ErrCorruptRecord},
-		"over nonsense":          {func(r *row) { r.Previous = []byte("{") }, idem.ErrCorruptRecord},
-		"over a damaged record":  {func(r *row) { r.Previous = []byte("{}") }, idem.ErrCorruptRecord},
+		"of a later form":        {func(r *row) { r.Form = recordForm + 1 }, driver.ErrNewerRecord},
+		"of an earlier form":     {func(r *row) { r.Form = recordForm - 1 }, driver.ErrCorruptRecord},
+		"without a state":        {func(r *row) { r.State = int64(driver.StateIssued) - 1 }, driver.ErrCorruptRecord},
+		"in an unknown state":    {func(r *row) { r.State = int64(driver.StateExpired) + 1 }, driver.ErrCorruptRecord},
+		"below the kinds":        {func(r *row) { r.Kind = int64(driver.ClientKey) - 1 }, driver.ErrCorruptRecord},
+		"above the kinds":        {func(r *row) { r.Kind = int64(driver.IssuedToken) + 1 }, driver.ErrCorruptRecord},
+		"before all attempts":    {func(r *row) { r.Attempt = -1 }, driver.ErrCorruptRecord},
+		"after all attempts":     {func(r *row) { r.Attempt = math.MaxUint32 + 1 }, driver.ErrCorruptRecord},
+		"with half a nonce":      {func(r *row) { r.Nonce = r.Nonce[:8] }, driver.ErrCorruptRecord},
+		"with half a settlement": {func(r *row) { r.Settlement = r.Settlement[:8] }, driver.ErrCorruptRecord},
+		"with half a sum":        {func(r *row) { r.Fingerprint = r.Fingerprint[:17] }, driver.ErrCorruptRecord},
+		"over nonsense":          {func(r *row) { r.Previous = []byte("{") }, driver.ErrCorruptRecord},
+		"over a damaged record":  {func(r *row) { r.Previous = []byte("{}") }, driver.ErrCorruptRecord},
 	} {
-		r, err := pack(entryForRows(idem.StatePending))
+		r, err := pack(entryForRows(driver.StatePending))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 
 	mysqldriver "github.com/go-sql-driver/mysql"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -37,7 +37,7 @@ func TestPoolOfOne(t *testing.T) {
 			wg.Go(func() {
 				for name, call := range calls(s, key(i)) {
 					err := call(ctx)
-					if err != nil && !errors.Is(err, idem.ErrStaleFence) {
+					if err != nil && !errors.Is(err, driver.ErrStaleFence) {
 						t.Errorf("%s() = %v", name, err)
 					}
 				}
@@ -61,7 +61,7 @@ func TestSettingsOfSQLite(t *testing.T) {
 		if bad == write {
 			t.Fatalf("%s does not have %s", write, old)
 		}
-		if _, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, idem.ErrUnavailable) {
+		if _, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("New() with %s = %v, want %v", setting, err, errSetting)
 		}
 		s, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet(), WithReadOnly())
@@ -109,7 +109,7 @@ func TestSettingsOfPostgreSQL(t *testing.T) {
 	b := backends()[0]
 	p := b.migrated(t)
 	hasty := open(t, "pgx", p.dsn+"&synchronous_commit=off")
-	if _, err := New(t.Context(), hasty, PostgreSQL(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, idem.ErrUnavailable) {
+	if _, err := New(t.Context(), hasty, PostgreSQL(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("New() with synchronous_commit off = %v, want %v", err, errSetting)
 	}
 	s, err := New(t.Context(), hasty, PostgreSQL(), quiet(), WithReadOnly())
@@ -144,7 +144,7 @@ func TestIsolationOfTheConnection(t *testing.T) {
 		for i := range 200 {
 			wg.Go(func() {
 				res, err := s.Begin(t.Context(), key(i%10), request(uint64(i)+1))
-				if err != nil && !errors.Is(err, idem.ErrStaleFence) {
+				if err != nil && !errors.Is(err, driver.ErrStaleFence) {
 					t.Errorf("Begin() = %v", err)
 				}
 				if res.Begun {

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
 // Settle closes an attempt or marks it unknown. It repairs a record that is missing or older
-// than the attempt. [idem.Store] has the table. It takes two statements. [Store.Decisions]
-// keeps the decisions of people. The error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord,
-// idem.ErrResponseInvalid or idem.ErrUnavailable.
-func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
+// than the attempt. [driver.Store] has the table. It takes two statements. [Store.Decisions]
+// keeps the decisions of people. The error wraps driver.ErrNewerRecord, driver.ErrCorruptRecord,
+// driver.ErrResponseInvalid or driver.ErrUnavailable.
+func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (res driver.SettleResult, err error) {
 	if err := s.maySettle(&st); err != nil {
 		return res, err
 	}
@@ -25,14 +25,14 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 		return write, err
 	})
 	if err != nil {
-		return idem.SettleResult{}, err
+		return driver.SettleResult{}, err
 	}
 	return res, nil
 }
 
 // maySettle refuses a settlement that no record can hold.
-func (s *Store) maySettle(st *idem.Settlement) error {
-	var re idem.Repair
+func (s *Store) maySettle(st *driver.Settlement) error {
+	var re driver.Repair
 	if st.Repair != nil {
 		re = *st.Repair
 	}
@@ -43,11 +43,11 @@ func (s *Store) maySettle(st *idem.Settlement) error {
 		return fmt.Errorf("tokenstore/sql: settle: the decision's reason has %d bytes, want at most %d", n, maxReason)
 	}
 	switch st.State {
-	case idem.StateCompleted:
+	case driver.StateCompleted:
 		if st.Response == nil {
 			return errors.New("tokenstore/sql: settle: completed without a response")
 		}
-	case idem.StateReleased, idem.StateUnknown:
+	case driver.StateReleased, driver.StateUnknown:
 	default:
 		return fmt.Errorf("tokenstore/sql: settle: state %v", st.State)
 	}

@@ -8,12 +8,12 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-var _ idem.Store = (*Store)(nil)
+var _ driver.Store = (*Store)(nil)
 
-// Store is an [idem.Store] in a SQL database. It is safe for concurrent use. Make it with
+// Store is an [driver.Store] in a SQL database. It is safe for concurrent use. Make it with
 // [New].
 type Store struct {
 	db      *sql.DB // for writing
@@ -40,8 +40,8 @@ var (
 	// ErrReadOnly says that a store made with [WithReadOnly] refused to write. It did nothing.
 	ErrReadOnly = errors.New("tokenstore/sql: store is read-only")
 
-	// errReadOnlyDatabase is the reason of idem.ErrUnavailable on a standby, and with a full disk.
-	errReadOnlyDatabase = fmt.Errorf("%w: the database accepts no writes", idem.ErrNoWrites)
+	// errReadOnlyDatabase is the reason of driver.ErrUnavailable on a standby, and with a full disk.
+	errReadOnlyDatabase = fmt.Errorf("%w: the database accepts no writes", driver.ErrNoWrites)
 	// errSetting is the reason why New refuses a database.
 	errSetting = errors.New("tokenstore/sql: the connection is not fit to keep records")
 )
@@ -50,7 +50,7 @@ var (
 // store, and then the database.
 //
 // The error wraps ErrNotMigrated, ErrNewerSchema, ErrRights with all the rights that are missing, ErrWrongDialect, or
-// idem.ErrUnavailable if the database cannot be reached. New refuses connections whose settings would lose records.
+// driver.ErrUnavailable if the database cannot be reached. New refuses connections whose settings would lose records.
 func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, error) {
 	cfg, err := newConfig(db, d.d, opts)
 	if err != nil {
@@ -61,8 +61,8 @@ func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, er
 		if errors.Is(err, errSetting) || errors.Is(err, ErrNotMigrated) || errors.Is(err, ErrNewerSchema) || errors.Is(err, ErrRights) {
 			return nil, err
 		}
-		if !errors.Is(err, idem.ErrUnavailable) {
-			err = fmt.Errorf("tokenstore/sql: %w: %w", idem.ErrUnavailable, err)
+		if !errors.Is(err, driver.ErrUnavailable) {
+			err = fmt.Errorf("tokenstore/sql: %w: %w", driver.ErrUnavailable, err)
 		}
 		return nil, s.names.explain(ctx, s.read, err)
 	}
@@ -111,7 +111,7 @@ func (s *Store) Close() error {
 }
 
 // Ping returns nil if the database answers, accepts writes, and has the tables of this build or of a
-// later one, because instances go on while the next version is deployed. The error wraps idem.ErrUnavailable
+// later one, because instances go on while the next version is deployed. The error wraps driver.ErrUnavailable
 // or ErrNotMigrated.
 func (s *Store) Ping(ctx context.Context) error {
 	if err := s.names.check(ctx, s.read); err != nil && !errors.Is(err, ErrNewerSchema) {
@@ -125,6 +125,6 @@ func (s *Store) Ping(ctx context.Context) error {
 	return s.failed("ping", err)
 }
 
-// Visibility returns [idem.VisibilityShared], or idem.VisibilityProcess with
+// Visibility returns [driver.VisibilityShared], or driver.VisibilityProcess with
 // [WithSoleProcess].
-func (s *Store) Visibility() idem.Visibility { return s.config.visibility }
+func (s *Store) Visibility() driver.Visibility { return s.config.visibility }

@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
@@ -12,7 +12,7 @@ func TestStore(t *testing.T) {
 		p := b.migrated(t)
 		s := b.store(t, p) // one for all tests, because its start takes longer than most of them
 		idemtest.RunStore(t, idemtest.StoreHarness{
-			New: func(tb testing.TB) idem.Store {
+			New: func(tb testing.TB) driver.Store {
 				tb.Helper()
 				for _, table := range []string{"records", "domains", "decisions", "notes"} {
 					mustExec(tb, p.write, s.names.sql("DELETE FROM {"+table+"}"))
@@ -37,7 +37,7 @@ var damages = map[idemtest.Damage]string{
 	idemtest.ChangedResponse:  "",
 }
 
-func damage(tb testing.TB, store idem.Store, id idem.KeyID, d idemtest.Damage) {
+func damage(tb testing.TB, store driver.Store, id driver.KeyID, d idemtest.Damage) {
 	tb.Helper()
 	s, ok := store.(*Store)
 	if !ok {

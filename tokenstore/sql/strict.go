@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +32,7 @@ var ErrStatementFailed = errors.New("tokenstore/sql: an earlier statement of the
 // modernc.org/sqlite. [sql.Conn.Raw] gives a connection whose method Raw returns that of the driver.
 // Calls through that are not noticed, and neither is a statement with a context that had ended before, which
 // [database/sql] does not hand to the driver.
-func Strict(c driver.Connector) driver.Connector { return strictConnector{c} }
+func Strict(c sqldriver.Connector) sqldriver.Connector { return strictConnector{c} }
 
 // OpenStrict is [sql.Open] with [Strict].
 func OpenStrict(driverName, dataSourceName string) (*sql.DB, error) {
@@ -42,8 +42,8 @@ func OpenStrict(driverName, dataSourceName string) (*sql.DB, error) {
 	}
 	defer db.Close() //nolint:errcheck // it has no connection
 	d := db.Driver()
-	var c driver.Connector = namedConnector{dataSourceName, d}
-	if of, ok := d.(driver.DriverContext); ok {
+	var c sqldriver.Connector = namedConnector{dataSourceName, d}
+	if of, ok := d.(sqldriver.DriverContext); ok {
 		if c, err = of.OpenConnector(dataSourceName); err != nil {
 			return nil, err
 		}
@@ -54,15 +54,15 @@ func OpenStrict(driverName, dataSourceName string) (*sql.DB, error) {
 // namedConnector connects to a name, with a driver that has no connectors.
 type namedConnector struct {
 	name string
-	of   driver.Driver
+	of   sqldriver.Driver
 }
 
-func (c namedConnector) Connect(context.Context) (driver.Conn, error) { return c.of.Open(c.name) }
-func (c namedConnector) Driver() driver.Driver                        { return c.of }
+func (c namedConnector) Connect(context.Context) (sqldriver.Conn, error) { return c.of.Open(c.name) }
+func (c namedConnector) Driver() sqldriver.Driver                        { return c.of }
 
-type strictConnector struct{ driver.Connector }
+type strictConnector struct{ sqldriver.Connector }
 
-func (c strictConnector) Connect(ctx context.Context) (driver.Conn, error) {
+func (c strictConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -85,11 +85,11 @@ func (c strictConnector) Close() error {
 
 // contextConn is what database/sql uses of a connection.
 type contextConn interface {
-	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
-	driver.ExecerContext
-	driver.QueryerContext
+	sqldriver.Conn
+	sqldriver.ConnBeginTx
+	sqldriver.ConnPrepareContext
+	sqldriver.ExecerContext
+	sqldriver.QueryerContext
 }
 
 // strictConn is a connection of [Strict]. database/sql calls its methods, those of its statements and
@@ -104,7 +104,7 @@ type strictConn struct {
 }
 
 // Raw is the connection of the driver.
-func (c *strictConn) Raw() driver.Conn { return c.contextConn }
+func (c *strictConn) Raw() sqldriver.Conn { return c.contextConn }
 
 // endings are statements that end a transaction. The state of the protocol tells that of PostgreSQL, with pgx.
 var endings = regexp.MustCompile(`(?i)^\s*(BEGIN(\s+(WORK|TRANSACTION))?\s*(;|$)|(START\s+TRANSACTION|COMMIT|END|ROLLBACK)\b|` +
@@ -133,7 +133,7 @@ func (c *strictConn) enter(statement string) error {
 // leave notes what became of a statement.
 func (c *strictConn) leave(statement string, err error) {
 	switch {
-	case !c.armed, errors.Is(err, driver.ErrSkip): // another method of the driver comes next
+	case !c.armed, errors.Is(err, sqldriver.ErrSkip): // another method of the driver comes next
 	case err != nil && c.failure == nil:
 		c.failure = err
 	case err == nil && c.link == nil && endings.MatchString(statement) && !rollbackTo.MatchString(statement):
@@ -144,14 +144,14 @@ func (c *strictConn) leave(statement string, err error) {
 }
 
 // rows returns the rows of a statement, which may still fail.
-func (c *strictConn) rows(rows driver.Rows, err error) (driver.Rows, error) {
+func (c *strictConn) rows(rows sqldriver.Rows, err error) (sqldriver.Rows, error) {
 	if err != nil || !c.armed {
 		return rows, err
 	}
 	return &strictRows{rows, c}, nil
 }
 
-func (c *strictConn) ExecContext(ctx context.Context, statement string, args []driver.NamedValue) (driver.Result, error) {
+func (c *strictConn) ExecContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
 	if err := c.enter(statement); err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func (c *strictConn) ExecContext(ctx context.Context, statement string, args []d
 	return res, err
 }
 
-func (c *strictConn) QueryContext(ctx context.Context, statement string, args []driver.NamedValue) (driver.Rows, error) {
+func (c *strictConn) QueryContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
 	if err := c.enter(statement); err != nil {
 		return nil, err
 	}
@@ -169,11 +169,11 @@ func (c *strictConn) QueryContext(ctx context.Context, statement string, args []
 	return c.rows(rows, err)
 }
 
-func (c *strictConn) Prepare(statement string) (driver.Stmt, error) {
+func (c *strictConn) Prepare(statement string) (sqldriver.Stmt, error) {
 	return c.PrepareContext(context.Background(), statement)
 }
 
-func (c *strictConn) PrepareContext(ctx context.Context, statement string) (driver.Stmt, error) {
+func (c *strictConn) PrepareContext(ctx context.Context, statement string) (sqldriver.Stmt, error) {
 	if err := c.enter(statement); err != nil {
 		return nil, err
 	}
@@ -186,27 +186,27 @@ func (c *strictConn) PrepareContext(ctx context.Context, statement string) (driv
 }
 
 // CheckNamedValue also notes an argument that keeps a statement from being sent.
-func (c *strictConn) CheckNamedValue(v *driver.NamedValue) error {
+func (c *strictConn) CheckNamedValue(v *sqldriver.NamedValue) error {
 	return c.check(c.contextConn, v)
 }
 
 // check has a part of the driver check an argument, if it can. Otherwise it does what database/sql does.
-func (c *strictConn) check(part any, v *driver.NamedValue) (err error) {
-	err = driver.ErrSkip
-	if checker, ok := part.(driver.NamedValueChecker); ok {
+func (c *strictConn) check(part any, v *sqldriver.NamedValue) (err error) {
+	err = sqldriver.ErrSkip
+	if checker, ok := part.(sqldriver.NamedValueChecker); ok {
 		err = checker.CheckNamedValue(v)
 	}
-	if errors.Is(err, driver.ErrSkip) {
-		v.Value, err = driver.DefaultParameterConverter.ConvertValue(v.Value)
+	if errors.Is(err, sqldriver.ErrSkip) {
+		v.Value, err = sqldriver.DefaultParameterConverter.ConvertValue(v.Value)
 	}
-	if err != nil && !errors.Is(err, driver.ErrRemoveArgument) {
+	if err != nil && !errors.Is(err, sqldriver.ErrRemoveArgument) {
 		c.leave("", err)
 	}
 	return err
 }
 
 func (c *strictConn) Ping(ctx context.Context) error {
-	if pinger, ok := c.contextConn.(driver.Pinger); ok {
+	if pinger, ok := c.contextConn.(sqldriver.Pinger); ok {
 		return pinger.Ping(ctx)
 	}
 	return nil
@@ -215,13 +215,13 @@ func (c *strictConn) Ping(ctx context.Context) error {
 // ResetSession readies the connection for its next user.
 func (c *strictConn) ResetSession(ctx context.Context) error {
 	c.armed, c.ended, c.failure = false, false, nil
-	if resetter, ok := c.contextConn.(driver.SessionResetter); ok {
+	if resetter, ok := c.contextConn.(sqldriver.SessionResetter); ok {
 		return resetter.ResetSession(ctx)
 	}
 	return nil
 }
 
 func (c *strictConn) IsValid() bool {
-	validator, ok := c.contextConn.(driver.Validator)
+	validator, ok := c.contextConn.(sqldriver.Validator)
 	return !ok || validator.IsValid()
 }

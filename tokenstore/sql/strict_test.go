@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // strictly opens the pool of a service with [Strict].
@@ -97,7 +98,7 @@ func TestStrictPaymentDoesNotCommitWithoutAStatementThatHasFailed(t *testing.T) 
 				return nil
 			}))
 			s.want(s.pay(name), refused(503, idem.CodeUnavailable))
-			s.wantMisuse(idem.ErrSwallowed)
+			s.wantMisuse(driver.ErrSwallowed)
 			s.wantPayments(0)
 			s.with(s.paying(402))
 			s.want(s.pay(name), answer{status: 402, body: "paid"})
@@ -123,7 +124,7 @@ func TestStrictLockTimeoutIsNotIgnored(t *testing.T) {
 			return nil
 		}))
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-		s.wantMisuse(idem.ErrSwallowed)
+		s.wantMisuse(driver.ErrSwallowed)
 		s.wantPayments(0)
 		s.wantOnePayment("k1")
 		s.wantCleanPool()
@@ -142,7 +143,7 @@ func TestStrictLossIsARollback(t *testing.T) {
 			return nil
 		}))
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-		s.wantMisuse(idem.ErrSwallowed)
+		s.wantMisuse(driver.ErrSwallowed)
 		s.wantPayments(0)
 		s.wantOnePayment("k1")
 		s.wantCleanPool()

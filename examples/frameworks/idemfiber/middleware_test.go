@@ -21,6 +21,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemfiber"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
@@ -295,8 +296,8 @@ func TestTimeoutOfFiberLeavesTheOutcomeInDoubt(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(status, side), func(t *testing.T) {
 				misused := make(chan error, 8)
-				engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev idem.Event) {
-					if ev.Type == idem.EventMisused {
+				engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+					if ev.Type == telemetry.EventMisused {
 						misused <- ev.Err
 					}
 				}))

@@ -22,6 +22,7 @@ import (
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemgateway"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
@@ -272,8 +273,8 @@ func TestTransportWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			refused := make(chan struct{}, 9)
-			engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev idem.Event) {
-				if ev.Type == idem.EventRefused {
+			engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+				if ev.Type == telemetry.EventRefused {
 					refused <- struct{}{}
 				}
 			}))

@@ -15,7 +15,7 @@ var joinedMutants = []Mutant{
 	{Name: "another request follows an attempt that other systems have seen", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedBindingSurvivesARollback",
 		Old: "same, err := r.matches(bound)\n", New: "same, err := r.matches(bound)\n\tsame = true\n"},
 	{Name: "a transaction that its handler ended counts as rolled back", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedTransactionEndedByTheHandlerIsUnknown",
-		Old: "if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {\n\t\treturn e.escaped(ctx, run, errors.Join(err, cause))", New: "if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) && false {\n\t\treturn e.escaped(ctx, run, errors.Join(err, cause))"},
+		Old: "if err := e.callRollback(ctx, run); errors.Is(err, driver.ErrEscaped) {\n\t\treturn e.escaped(ctx, run, errors.Join(err, cause))", New: "if err := e.callRollback(ctx, run); errors.Is(err, driver.ErrEscaped) && false {\n\t\treturn e.escaped(ctx, run, errors.Join(err, cause))"},
 	{Name: "a handler runs again after any error", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedConflictRunsTheHandlerAgain",
 		Old: "if run.err != nil && run.tx.Conflict(run.err) {", New: "if run.err != nil {"},
 	{Name: "a joined handler starts after Close", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedNothingStartsAfterClose",

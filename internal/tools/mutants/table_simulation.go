@@ -16,7 +16,7 @@ var simulationMutants = []Mutant{
 	{Name: "the lock is given back in place of an Abort", File: "idem/begin.go", Package: "./tests/simulate", Test: "TestSimulate",
 		Old: "the Abort may hide what was decided\n\t\t\t}\n\t\t\te.undo(ctx, r, lease, req, err)", New: "the Abort may hide what was decided\n\t\t\t}\n\t\t\tlease.ReleaseInBackground()"},
 	{Name: "the lock is released before the outcome is settled", File: "idem/settle.go", Package: "./tests/simulate", Test: "TestSimulate",
-		Old: "\terr := e.inStep(ctx, StepSettle, run", New: "\trun.lease.ReleaseInBackground()\n\terr := e.inStep(ctx, StepSettle, run"},
-	{Name: "a pending attempt makes room for the next one", File: "tokenstore/internal/rules/begin.go", Package: "./tests/simulate", Test: "TestSimulate",
-		Old: "return req.RunAgainFrom == nil && idle(r) &&", New: "return req.RunAgainFrom == nil && (idle(r) || r.State == idem.StatePending) &&"},
+		Old: "\terr := e.inStep(ctx, telemetry.StepSettle, run", New: "\trun.lease.ReleaseInBackground()\n\terr := e.inStep(ctx, telemetry.StepSettle, run"},
+	{Name: "a pending attempt makes room for the next one", File: "idem/driver/rules/begin.go", Package: "./tests/simulate", Test: "TestSimulate",
+		Old: "return req.RunAgainFrom == nil && idle(r) &&", New: "return req.RunAgainFrom == nil && (idle(r) || r.State == driver.StatePending) &&"},
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
@@ -18,7 +18,7 @@ import (
 
 // Delivery is an element with a lock for one consumer. It stays in the queue until its Ack. Done
 // tells of the loss of the lock, and Release gives the element back without consuming it. A Delivery is
-// an [idem.Lease], and safe for concurrent use.
+// an [driver.Lease], and safe for concurrent use.
 type Delivery struct {
 	Element
 
@@ -36,27 +36,27 @@ type Delivery struct {
 	acked  bool
 }
 
-var _ idem.Lease = (*Delivery)(nil)
+var _ driver.Lease = (*Delivery)(nil)
 
-// Fence implements [idem.Lease].
-func (d *Delivery) Fence() idem.Fence { return d.held.Fence() }
+// Fence implements [driver.Lease].
+func (d *Delivery) Fence() driver.Fence { return d.held.Fence() }
 
-// Done implements [idem.Lease].
+// Done implements [driver.Lease].
 func (d *Delivery) Done() <-chan struct{} { return d.held.Done() }
 
-// Err implements [idem.Lease]. It reads the lease clock, so it tells of a loss even when Done is
+// Err implements [driver.Lease]. It reads the lease clock, so it tells of a loss even when Done is
 // late, after the machine was suspended.
 func (d *Delivery) Err() error { return d.held.Err() }
 
-// Check implements [idem.Lease]. It always reads the znode, so it notices one that was deleted by
+// Check implements [driver.Lease]. It always reads the znode, so it notices one that was deleted by
 // hand. While the connection is down it waits for another one, until ctx ends or the lease is over.
 func (d *Delivery) Check(ctx context.Context) (time.Duration, error) { return d.held.Check(ctx) }
 
-// Release implements [idem.Lease]. The error wraps idem.ErrUnavailable if ctx ended first, or if the
+// Release implements [driver.Lease]. The error wraps driver.ErrUnavailable if ctx ended first, or if the
 // znode stays until the session is over.
 func (d *Delivery) Release(ctx context.Context) error { return d.held.Release(ctx) }
 
-// ReleaseInBackground implements [idem.Lease]. [zookeeper.Client.Close] waits for it.
+// ReleaseInBackground implements [driver.Lease]. [zookeeper.Client.Close] waits for it.
 func (d *Delivery) ReleaseInBackground() { d.held.ReleaseInBackground() }
 
 // errTaken means that another process has taken or locked the element.
@@ -130,29 +130,29 @@ func (d *Delivery) lock(a *held.Attempt, owner []byte) (czxid int64, err error) 
 		case r.RefusedBy(zk.ErrNoNode), r.RefusedAt(0, zk.ErrNodeExists), r.RefusedAt(1, zk.ErrBadVersion):
 			return 0, errTaken
 		case r.Outcome != session.Unknown:
-			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, r.Err)
+			return 0, fmt.Errorf("%w: receive: %w", driver.ErrUnavailable, r.Err)
 		}
 		n, err := a.Decide(lockOf(d.path()), session.OfNode)
 		if err != nil {
-			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, err)
+			return 0, fmt.Errorf("%w: receive: %w", driver.ErrUnavailable, err)
 		}
 		if n.Exists && n.Session == a.ID() && bytes.Equal(n.Data, owner) {
 			return n.Czxid, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: receive: no certain answer %d times, the last: %w", idem.ErrUnavailable, held.MaxTries, r.Err)
+	return 0, fmt.Errorf("%w: receive: no certain answer %d times, the last: %w", driver.ErrUnavailable, held.MaxTries, r.Err)
 }
 
 // Ack removes the element. It returns nil if this delivery has removed it, now or in an earlier
 // call.
 //
-//   - The error wraps idem.ErrLeaseLost if the lock had been lost. This call did not remove the
+//   - The error wraps driver.ErrLeaseLost if the lock had been lost. This call did not remove the
 //     element. Another consumer gets it, or has got it.
-//   - It is an [*InDoubtError] and also wraps idem.ErrLeaseLost if the session ended under way.
+//   - It is an [*InDoubtError] and also wraps driver.ErrLeaseLost if the session ended under way.
 //     The element may have been removed. Otherwise it will be delivered again.
-//   - It wraps idem.ErrUnavailable if ctx ended. Ack goes on in the background, and another
+//   - It wraps driver.ErrUnavailable if ctx ended. Ack goes on in the background, and another
 //     call tells its outcome.
-//   - It also wraps idem.ErrUnavailable if the servers refused. The element is still locked.
+//   - It also wraps driver.ErrUnavailable if the servers refused. The element is still locked.
 //
 // Ack never removes another consumer's delivery. Every lock comes with a new version of the
 // element, and Ack deletes only the version of its own delivery.
@@ -160,7 +160,7 @@ func (d *Delivery) Ack(ctx context.Context) error {
 	select {
 	case d.acking <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("%w: another ack is under way: %w", idem.ErrUnavailable, context.Cause(ctx))
+		return fmt.Errorf("%w: another ack is under way: %w", driver.ErrUnavailable, context.Cause(ctx))
 	}
 	if over := d.held.Over(); over != nil {
 		defer func() { <-d.acking }()
@@ -182,7 +182,7 @@ func (d *Delivery) Ack(ctx context.Context) error {
 	case err := <-outcome:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("%w: ack goes on in the background: %w", idem.ErrUnavailable, context.Cause(ctx))
+		return fmt.Errorf("%w: ack goes on in the background: %w", driver.ErrUnavailable, context.Cause(ctx))
 	}
 }
 
@@ -197,7 +197,7 @@ func (d *Delivery) settle(r session.Result) error {
 		}
 		return nil
 	case r.Outcome == session.Unknown:
-		err := fmt.Errorf("%w: ack: %w", idem.ErrLeaseLost, r.Err)
+		err := fmt.Errorf("%w: ack: %w", driver.ErrLeaseLost, r.Err)
 		return &InDoubtError{Op: "ack", Elements: []Element{d.Element}, Err: err}
 	case r.RefusedBy(zk.ErrNoNode), r.RefusedAt(1, zk.ErrBadVersion):
 		return d.held.Lose()
@@ -205,5 +205,5 @@ func (d *Delivery) settle(r session.Result) error {
 	if over := d.held.Over(); over != nil {
 		return over
 	}
-	return fmt.Errorf("%w: ack: %w", idem.ErrUnavailable, r.Err)
+	return fmt.Errorf("%w: ack: %w", driver.ErrUnavailable, r.Err)
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -63,7 +63,7 @@ func TestQueueReceive(t *testing.T) {
 	if err := one.Release(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := one.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+	if err := one.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("Ack() after Release() = %v, want ErrLeaseLost", err)
 	}
 	one = receive(t, a, "one", 2)
@@ -145,7 +145,7 @@ func TestQueueForeignChildOfElement(t *testing.T) {
 	offer(t, q, "odd")
 	d := receive(t, q, "odd", 1)
 	create(t, raw, d.path()+"/foreign", 0)
-	if err := d.Ack(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
+	if err := d.Ack(bounded(t)); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Ack() = %v, want ErrUnavailable", err)
 	}
 	if _, err := d.Check(bounded(t)); err != nil {
@@ -183,12 +183,12 @@ func TestQueueAckSparesTheNextConsumer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if next == a { // its session has to notice first
-			if _, err := old.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+			if _, err := old.Check(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
 				t.Errorf("Check() = %v, want ErrLeaseLost", err)
 			}
 		}
 		now := receive(t, next, "x", 2)
-		if err := old.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+		if err := old.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
 			t.Errorf("Ack() = %v, want ErrLeaseLost", err)
 		}
 		if err := old.Release(bounded(t)); err != nil {
@@ -218,7 +218,7 @@ func TestQueueAckGoesOnWithoutItsCaller(t *testing.T) {
 			lost := lose(r.Proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/lock")))
 			ctx, leave := context.WithCancel(bounded(t))
 			go func() { <-lost; <-connect.Held(); leave() }()
-			if err := d.Ack(ctx); !errors.Is(err, idem.ErrUnavailable) {
+			if err := d.Ack(ctx); !errors.Is(err, driver.ErrUnavailable) {
 				t.Errorf("Ack() = %v, want ErrUnavailable", err)
 			}
 			connect.Release()
@@ -300,12 +300,12 @@ func TestQueueLongPartition(t *testing.T) {
 	r.Proxy.BlackHole(testserver.Both)
 	now := receive(t, other, "x", 2)
 	await(t, "loss", old.Done())
-	if err := old.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+	if err := old.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
 	}
 	r.Proxy.Restore()
 	until(t, "connected again", func() bool { _, err := base(r.Client).Table(); return err == nil })
-	if err := old.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+	if err := old.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
 	}
 	if _, err := now.Check(bounded(t)); err != nil {
@@ -368,7 +368,7 @@ func TestQueueReceiveUnderSessionKills(t *testing.T) {
 					acked[string(d.Data)]++
 				case errors.As(err, &in):
 					doubt[string(d.Data)] = true
-				case !errors.Is(err, idem.ErrLeaseLost):
+				case !errors.Is(err, driver.ErrLeaseLost):
 					t.Errorf("Ack() = %v", err)
 				}
 				mu.Unlock()
@@ -422,7 +422,7 @@ func TestQueueAckNoticesADeletedLock(t *testing.T) {
 	if err := rawConn(t, testserver.SharedZooKeeper(t)).Delete(lockOf(d.path()), -1); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+	if err := d.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
 	}
 	ack(t, receive(t, q, "x", 2))

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -106,7 +106,7 @@ func (e *elements) list(ctx context.Context) (exists, renewed bool, err error) {
 	}
 	n, err := w.Found()
 	if err != nil {
-		return false, false, fmt.Errorf("%w: list: %w", idem.ErrUnavailable, err)
+		return false, false, fmt.Errorf("%w: list: %w", driver.ErrUnavailable, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,7 +143,7 @@ func (e *elements) inspect(ctx context.Context, p line.Position) (data session.D
 	switch {
 	case err != nil:
 		e.free(p, nil)
-		return n, false, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		return n, false, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	case !n.Exists:
 		e.drop(p)
 	case n.Children > 0:

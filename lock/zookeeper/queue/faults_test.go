@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
@@ -194,7 +194,7 @@ func TestQueueInDoubt(t *testing.T) {
 			if !errors.As(err, &doubt) || doubt.Op != name || len(doubt.Elements) != 1 || string(doubt.Elements[0].Data) != "mine" {
 				t.Fatalf("%s = %v, want an *InDoubtError that carries the element", name, err)
 			}
-			if errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLeaseLost) != (name == "ack") {
+			if errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLeaseLost) != (name == "ack") {
 				t.Errorf("%s = %v, which wraps what it should not", name, err)
 			}
 			var want []string
@@ -232,7 +232,7 @@ func TestQueueReceiveAbandoned(t *testing.T) {
 	reply := r.Proxy.HoldNextReply(r.writes())
 	ctx, cancel := context.WithCancel(bounded(t))
 	go func() { <-reply.Held(); cancel() }()
-	if d, err := r.q.Receive(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+	if d, err := r.q.Receive(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("Receive() = %v, %v, want ErrUnavailable and %v", d, err, context.Canceled)
 	}
 	reply.Release()
@@ -248,7 +248,7 @@ func TestQueueAckAbandoned(t *testing.T) {
 	reply := r.Proxy.HoldNextReply(r.writes())
 	ctx, cancel := context.WithCancel(bounded(t))
 	go func() { <-reply.Held(); cancel() }()
-	if err := d.Ack(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+	if err := d.Ack(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("Ack() = %v, want ErrUnavailable and %v", err, context.Canceled)
 	}
 	reply.Release()
@@ -331,7 +331,7 @@ func TestQueueCallsDuringAnAck(t *testing.T) {
 	first := make(chan error, 1)
 	go func() { first <- d.Ack(bounded(t)) }()
 	await(t, "the reply", reply.Held())
-	if err := d.Ack(zktest.Canceled(t)); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+	if err := d.Ack(zktest.Canceled(t)); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("Ack() during another = %v, want ErrUnavailable and %v", err, context.Canceled)
 	}
 	d.ReleaseInBackground()
@@ -357,8 +357,8 @@ func TestQueueAckUnsentAtTheEndOfTheSession(t *testing.T) {
 	go func() { acked <- d.Ack(bounded(t)) }()
 	until(t, "the ack is under way", func() bool { return len(d.acking) == 1 })
 	d.held.Table().GiveUp()
-	if err := <-acked; !errors.Is(err, idem.ErrLeaseLost) || errors.As(err, new(*InDoubtError)) {
-		t.Errorf("Ack() = %v, want %v without a doubt", err, idem.ErrLeaseLost)
+	if err := <-acked; !errors.Is(err, driver.ErrLeaseLost) || errors.As(err, new(*InDoubtError)) {
+		t.Errorf("Ack() = %v, want %v without a doubt", err, driver.ErrLeaseLost)
 	}
 	if n, err := r.direct.Len(bounded(t)); n != 1 || err != nil {
 		t.Errorf("Len() = %d, %v, want the element", n, err)
@@ -385,7 +385,7 @@ func TestQueueReceiveLosesItsRequest(t *testing.T) {
 			other := receive(t, r.direct, "a", 1)
 			if errors.Is(want, context.Canceled) {
 				leave()
-				if err := <-received; !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, want) {
+				if err := <-received; !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, want) {
 					t.Errorf("TryReceive() = %v, want ErrUnavailable and %v", err, want)
 				}
 				connect.Release()

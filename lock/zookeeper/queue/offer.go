@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
@@ -27,7 +27,7 @@ func (q *Queue) Offer(ctx context.Context, data []byte) (id string, err error) {
 // OfferAll appends elements in their order, with nothing between them, and returns their IDs.
 // They are applied together or not at all. An empty list is no error.
 //
-// The error wraps ErrElementTooLarge, ErrBatchTooLarge, ErrFull or idem.ErrUnavailable if
+// The error wraps ErrElementTooLarge, ErrBatchTooLarge, ErrFull or driver.ErrUnavailable if
 // nothing was offered. Otherwise it is an [*InDoubtError] with the IDs of the elements, in case
 // they are in the queue.
 func (q *Queue) OfferAll(ctx context.Context, data [][]byte) (ids []string, err error) {
@@ -73,10 +73,10 @@ func (q *Queue) offer(ctx context.Context, t *held.Table, data [][]byte, name st
 			err = r.Err
 		}
 		if err != nil {
-			return nil, false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
+			return nil, false, fmt.Errorf("%w: offer: %w", driver.ErrUnavailable, err)
 		}
 	}
-	return nil, false, fmt.Errorf("%w: offer: %s vanished %d times: %w", idem.ErrUnavailable, q.name, held.MaxTries, r.Err)
+	return nil, false, fmt.Errorf("%w: offer: %s vanished %d times: %w", driver.ErrUnavailable, q.name, held.MaxTries, r.Err)
 }
 
 // prepare names the elements, and checks the limits.
@@ -111,7 +111,7 @@ func size(r *zk.CreateRequest) int {
 func room(ctx context.Context, t *held.Table, path string, n, most int) error {
 	parent, err := session.Within(ctx, t.Session, func() (session.Hint, error) { return t.Hint(path, session.OfNode) })
 	if err != nil {
-		return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
 	if int(parent.Children)+n > most {
 		return fmt.Errorf("%w: it has %d elements or names and was given %d more, %d are the most", ErrFull, parent.Children, n, most)
@@ -148,7 +148,7 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 	// A refused transaction costs the servers as much as an applied one.
 	known, err := t.DecideFor(ctx, path, session.OfNode)
 	if err != nil {
-		return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
+		return false, fmt.Errorf("%w: offer: %w", driver.ErrUnavailable, err)
 	}
 	if known.Exists {
 		return false, nil
@@ -161,7 +161,7 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 }
 
 // Names lists the names of OfferNamed that were not forgotten since, in no order. The error wraps
-// idem.ErrUnavailable, or ErrFull if there are more than a client can list.
+// driver.ErrUnavailable, or ErrFull if there are more than a client can list.
 func (q *Queue) Names(ctx context.Context) ([]string, error) {
 	t, err := q.fresh(ctx)
 	if err != nil {
@@ -172,13 +172,13 @@ func (q *Queue) Names(ctx context.Context) ([]string, error) {
 	}
 	n, err := t.DecideFor(ctx, namesOf(q.path), session.OfChildren)
 	if err != nil {
-		return nil, fmt.Errorf("%w: names: %w", idem.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: names: %w", driver.ErrUnavailable, err)
 	}
 	return n.Names, nil
 }
 
 // ForgetName makes a name free again. An unknown name is no error. The error wraps
-// idem.ErrUnavailable, even if it is not known whether the name was forgotten. Calling it again
+// driver.ErrUnavailable, even if it is not known whether the name was forgotten. Calling it again
 // does no harm.
 func (q *Queue) ForgetName(ctx context.Context, name string) error {
 	t, err := q.table()
@@ -189,7 +189,7 @@ func (q *Queue) ForgetName(ctx context.Context, name string) error {
 	if r.Outcome == session.Applied || r.RefusedAt(0, zk.ErrNoNode) {
 		return nil
 	}
-	return fmt.Errorf("%w: forget: %w", idem.ErrUnavailable, r.Err)
+	return fmt.Errorf("%w: forget: %w", driver.ErrUnavailable, r.Err)
 }
 
 func checkName(name string) error {

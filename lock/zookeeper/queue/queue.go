@@ -32,7 +32,7 @@ var (
 // write was known. While the session lives, the queue settles a lost reply and returns no
 // error.
 //
-// It does not wrap idem.ErrUnavailable, because a caller might do the work twice on a retry.
+// It does not wrap driver.ErrUnavailable, because a caller might do the work twice on a retry.
 type InDoubtError struct {
 	// Op is "offer", "take" or "ack".
 	Op string

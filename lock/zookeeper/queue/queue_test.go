@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -344,7 +344,7 @@ func TestQueueUnavailable(t *testing.T) {
 	_, received := q.TryReceive(bounded(t))
 	_, named := q.Names(bounded(t))
 	for _, err := range []error{offered, polled, peeked, received, named} {
-		if !errors.Is(err, idem.ErrUnavailable) {
+		if !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("error %v, want ErrUnavailable", err)
 		}
 	}
@@ -407,8 +407,8 @@ func TestQueuePollGivenUp(t *testing.T) {
 	offer(t, q, "x")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, ok, err := q.Poll(ctx); ok || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("Poll() = %v, %v, want %v and %v", ok, err, idem.ErrUnavailable, context.Canceled)
+	if _, ok, err := q.Poll(ctx); ok || !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Poll() = %v, %v, want %v and %v", ok, err, driver.ErrUnavailable, context.Canceled)
 	}
 	wantQueue(t, q, "x")
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -80,8 +80,8 @@ func TestQueueWithoutARight(t *testing.T) {
 			r.allow(path, zk.PermAll&^tt.missing)
 			for name, call := range tt.calls {
 				err := call(bounded(t), r.q)
-				if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, zk.ErrNoAuth) || errors.As(err, new(*InDoubtError)) {
-					t.Errorf("%s() = %v, want %v and %v", name, err, idem.ErrUnavailable, zk.ErrNoAuth)
+				if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, zk.ErrNoAuth) || errors.As(err, new(*InDoubtError)) {
+					t.Errorf("%s() = %v, want %v and %v", name, err, driver.ErrUnavailable, zk.ErrNoAuth)
 				}
 				if errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%s() = %v, want it to fail at once", name, err)
@@ -123,8 +123,8 @@ func TestQueueReadsGivenUp(t *testing.T) {
 			ctx, leave := context.WithCancel(bounded(t))
 			go func() { <-read.Held(); leave() }()
 			err := tt.call(ctx, r.q)
-			if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-				t.Errorf("error %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+			if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+				t.Errorf("error %v, want %v and %v", err, driver.ErrUnavailable, context.Canceled)
 			}
 			read.Release()
 			recipetest.Idle(t, r.Client)
@@ -151,8 +151,8 @@ func TestQueueThatVanishesBeforeEachOffer(t *testing.T) {
 		}
 		now.Release()
 	}
-	if err := <-offered; !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Offer() = %v, want %v", err, idem.ErrUnavailable)
+	if err := <-offered; !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Offer() = %v, want %v", err, driver.ErrUnavailable)
 	}
 	offer(t, r.q, "a")
 	wantQueue(t, r.direct, "a")
@@ -167,8 +167,8 @@ func TestQueueReceiveBeyondTheLocksOfASession(t *testing.T) {
 	offer(t, other, "a", "b", "c")
 	a, b := receive(t, q, "a", 1), receive(t, q, "b", 1)
 	d, err := q.TryReceive(bounded(t))
-	if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("TryReceive() = %v, %v, want %v at once", d, err, idem.ErrUnavailable)
+	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("TryReceive() = %v, %v, want %v at once", d, err, driver.ErrUnavailable)
 	}
 	ack(t, a)
 	c := receive(t, q, "c", 1)

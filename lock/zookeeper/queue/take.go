@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -17,7 +17,7 @@ import (
 // Poll removes and returns the oldest element without a lock. ok is false if at some moment during
 // the call the queue had no such element.
 //
-// The error wraps idem.ErrUnavailable if nothing was removed. Otherwise it is an
+// The error wraps driver.ErrUnavailable if nothing was removed. Otherwise it is an
 // [*InDoubtError] with the element.
 func (q *Queue) Poll(ctx context.Context) (e Element, ok bool, err error) {
 	e, err = q.Remove(ctx)
@@ -32,12 +32,12 @@ func (q *Queue) Remove(ctx context.Context) (Element, error) { return q.take(ctx
 
 // Take is Remove, except that it waits for an element. If ctx ends while it waits, the error
 // wraps ErrEmpty and the cause of ctx. If ctx ends amid a request, the error wraps
-// idem.ErrUnavailable or is an [*InDoubtError]. While ZooKeeper cannot be asked, Take goes on
+// driver.ErrUnavailable or is an [*InDoubtError]. While ZooKeeper cannot be asked, Take goes on
 // trying as the client's retries allow.
 func (q *Queue) Take(ctx context.Context) (Element, error) { return q.take(ctx, true) }
 
 // Peek returns what Poll would, and leaves it in the queue. It returns ErrEmpty if there is no
-// element. Other errors wrap idem.ErrUnavailable.
+// element. Other errors wrap driver.ErrUnavailable.
 func (q *Queue) Peek(ctx context.Context) (Element, error) {
 	t, err := q.fresh(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (q *Queue) Peek(ctx context.Context) (Element, error) {
 		n, err := t.DecideFor(ctx, all.pathOf(p), session.OfNode)
 		switch {
 		case err != nil:
-			return Element{}, fmt.Errorf("%w: peek: %w", idem.ErrUnavailable, err)
+			return Element{}, fmt.Errorf("%w: peek: %w", driver.ErrUnavailable, err)
 		case n.Exists && n.Children == 0:
 			return Element{ID: p.Unique(), Data: n.Data}, nil
 		}
@@ -62,7 +62,7 @@ func (q *Queue) Peek(ctx context.Context) (Element, error) {
 	return Element{}, ErrEmpty
 }
 
-// Len returns the number of elements, locked or not. The error wraps idem.ErrUnavailable.
+// Len returns the number of elements, locked or not. The error wraps driver.ErrUnavailable.
 func (q *Queue) Len(ctx context.Context) (int, error) {
 	t, err := q.fresh(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	}
 	n, err := t.DecideFor(ctx, q.path, session.OfNode)
 	if err != nil {
-		return 0, fmt.Errorf("%w: length: %w", idem.ErrUnavailable, err)
+		return 0, fmt.Errorf("%w: length: %w", driver.ErrUnavailable, err)
 	}
 	return int(n.Children), nil
 }
@@ -100,7 +100,7 @@ func (q *Queue) take(ctx context.Context, wait bool) (taken Element, err error) 
 		case r.Outcome == session.Unknown:
 			return true, &InDoubtError{Op: "take", Elements: []Element{taken}, Err: r.Err}
 		}
-		return true, fmt.Errorf("%w: take: %w", idem.ErrUnavailable, r.Err)
+		return true, fmt.Errorf("%w: take: %w", driver.ErrUnavailable, r.Err)
 	})
 	if err != nil {
 		return Element{}, err
@@ -116,11 +116,11 @@ func serve(ctx context.Context, q *Queue, wait bool, try func(*elements, line.Po
 			err = q.elements(t).serve(ctx, wait, try)
 		}
 		var doubt *InDoubtError
-		if !wait || !errors.Is(err, idem.ErrUnavailable) || session.Refusal(err) || errors.As(err, &doubt) {
+		if !wait || !errors.Is(err, driver.ErrUnavailable) || session.Refusal(err) || errors.As(err, &doubt) {
 			return err
 		}
 		if !retries.Wait(ctx) {
-			return fmt.Errorf("%w: %s: nothing taken: %w", idem.ErrUnavailable, q.name, errors.Join(context.Cause(ctx), err))
+			return fmt.Errorf("%w: %s: nothing taken: %w", driver.ErrUnavailable, q.name, errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (e *elements) serve(ctx context.Context, wait bool, try func(*elements, lin
 		case ctx.Err() != nil && wait:
 			return fmt.Errorf("%w: %s: %w", ErrEmpty, e.path, context.Cause(ctx))
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, e.path, context.Cause(ctx))
+			return fmt.Errorf("%w: %s: %w", driver.ErrUnavailable, e.path, context.Cause(ctx))
 		case err != nil:
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -27,7 +27,7 @@ func TestOpenParents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	releaseAll(t, []idem.Lease{l})
+	releaseAll(t, []driver.Lease{l})
 	shard := lockPath(careless, id)
 	shard = shard[:strings.LastIndexByte(shard, '/')]
 
@@ -77,8 +77,8 @@ func TestOpenParents(t *testing.T) {
 		t.Fatalf("zookeeper.Open() = %v", err)
 	}
 	defer func() { _ = blind.Close(bounded(t)) }()
-	if open, err := blind.OpenParents(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("OpenParents() = %q, %v; want %v and %v", open, err, zookeeper.ErrNotPermitted, idem.ErrUnavailable)
+	if open, err := blind.OpenParents(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("OpenParents() = %q, %v; want %v and %v", open, err, zookeeper.ErrNotPermitted, driver.ErrUnavailable)
 	}
 	until(t, "warning", func() bool { return told.Has("cannot tell") })
 	if _, err := c.OpenParents(bounded(t), "relative"); err == nil {

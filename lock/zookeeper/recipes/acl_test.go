@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -16,9 +17,9 @@ import (
 )
 
 // holdEverything has a client hold one of each thing that it can make.
-func holdEverything(t testing.TB, c *zookeeper.Client) []idem.Lease {
+func holdEverything(t testing.TB, c *zookeeper.Client) []driver.Lease {
 	t.Helper()
-	var all []idem.Lease
+	var all []driver.Lease
 	for _, f := range everyAsk(c) {
 		l, err := f.ask(bounded(t))
 		if err != nil {
@@ -36,7 +37,7 @@ func holdEverything(t testing.TB, c *zookeeper.Client) []idem.Lease {
 type namedAsk struct {
 	name string
 	path string // below the chroot, of what is asked for
-	ask  func(ctx context.Context) (idem.Lease, error)
+	ask  func(ctx context.Context) (driver.Lease, error)
 }
 
 // everyAsk is a way to ask for each kind of lease, of one that excludes all
@@ -45,8 +46,8 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 	id := idem.NewKeyID("test", "everything")
 	q := queue.New(c, "/app/queue")
 	all := []namedAsk{
-		{"lock", strings.TrimPrefix(lockPath(c, id), base(c).Chroot), func(ctx context.Context) (idem.Lease, error) {
-			l, err := idem.Acquire(ctx, c.Locker(), request(id))
+		{"lock", strings.TrimPrefix(lockPath(c, id), base(c).Chroot), func(ctx context.Context) (driver.Lease, error) {
+			l, err := driver.Acquire(ctx, c.Locker(), request(id))
 			if err != nil {
 				return nil, err
 			}
@@ -55,14 +56,14 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 		{"mutex", "/app/mutex", plain(NewMutex(c, "/app/mutex").Acquire)},
 		{"writer", "/app/rw", plain(NewRWMutex(c, "/app/rw").AcquireWrite)},
 		{"semaphore", "/app/semaphore", plain(func(ctx context.Context) (*Lease, error) { return NewSemaphore(c, "/app/semaphore", 2).Acquire(ctx, 2) })},
-		{"leader", "/app/election", func(ctx context.Context) (idem.Lease, error) {
+		{"leader", "/app/election", func(ctx context.Context) (driver.Lease, error) {
 			l, err := NewElection(c, "/app/election", "somebody").Campaign(ctx)
 			if err != nil {
 				return nil, err
 			}
 			return l, nil
 		}},
-		{"delivery", "/app/queue", func(ctx context.Context) (idem.Lease, error) {
+		{"delivery", "/app/queue", func(ctx context.Context) (driver.Lease, error) {
 			n, err := q.Len(ctx)
 			if err == nil && n == 0 {
 				_, err = q.Offer(ctx, []byte("element"))
@@ -78,8 +79,8 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 		}},
 	}
 	for i, f := range all {
-		all[i].ask = func(ctx context.Context) (l idem.Lease, err error) {
-			for l, err = f.ask(ctx); errors.Is(err, idem.ErrUnavailable) && !session.Refusal(err) && ctx.Err() == nil && base(c).Keeper.AwaitUsable(ctx); {
+		all[i].ask = func(ctx context.Context) (l driver.Lease, err error) {
+			for l, err = f.ask(ctx); errors.Is(err, driver.ErrUnavailable) && !session.Refusal(err) && ctx.Err() == nil && base(c).Keeper.AwaitUsable(ctx); {
 				l, err = f.ask(ctx)
 			}
 			return l, err
@@ -89,8 +90,8 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 }
 
 // plain drops what a recipe's lease adds.
-func plain(f ask) func(ctx context.Context) (idem.Lease, error) {
-	return func(ctx context.Context) (idem.Lease, error) {
+func plain(f ask) func(ctx context.Context) (driver.Lease, error) {
+	return func(ctx context.Context) (driver.Lease, error) {
 		l, err := f(ctx)
 		if err != nil {
 			return nil, err
@@ -99,7 +100,7 @@ func plain(f ask) func(ctx context.Context) (idem.Lease, error) {
 	}
 }
 
-func wantHeldStill[L idem.Lease](t testing.TB, all []L) {
+func wantHeldStill[L driver.Lease](t testing.TB, all []L) {
 	t.Helper()
 	for _, l := range all {
 		if _, err := l.Check(bounded(t)); err != nil {
@@ -108,7 +109,7 @@ func wantHeldStill[L idem.Lease](t testing.TB, all []L) {
 	}
 }
 
-func releaseAll[L idem.Lease](t testing.TB, all []L) {
+func releaseAll[L driver.Lease](t testing.TB, all []L) {
 	t.Helper()
 	for _, l := range all {
 		if err := l.Release(bounded(t)); err != nil {
@@ -180,7 +181,7 @@ func TestACLKeepsStrangersOut(t *testing.T) {
 	}
 }
 
-func holdEverythingAgain(t testing.TB, c *zookeeper.Client) []idem.Lease {
+func holdEverythingAgain(t testing.TB, c *zookeeper.Client) []driver.Lease {
 	t.Helper()
 	r := NewRegister(c, "/app/register")
 	data, version, err := r.Load(bounded(t))
@@ -190,7 +191,7 @@ func holdEverythingAgain(t testing.TB, c *zookeeper.Client) []idem.Lease {
 	if err := r.Save(bounded(t), data, version); err != nil {
 		t.Errorf("Save() = %v", err)
 	}
-	var all []idem.Lease
+	var all []driver.Lease
 	for _, f := range everyAsk(c) {
 		l, err := f.ask(bounded(t))
 		if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -27,8 +27,8 @@ func TestAttemptsOfAWaiter(t *testing.T) {
 			continue
 		}
 		await(t, "answer", waiter.answered)
-		if waiter.lease != nil || !errors.Is(waiter.err, idem.ErrUnavailable) || !errors.Is(waiter.err, idem.ErrLeaseLost) {
-			t.Errorf("Acquire() with one attempt = %v, %v, want %v", waiter.lease, waiter.err, idem.ErrLeaseLost)
+		if waiter.lease != nil || !errors.Is(waiter.err, driver.ErrUnavailable) || !errors.Is(waiter.err, driver.ErrLeaseLost) {
+			t.Errorf("Acquire() with one attempt = %v, %v, want %v", waiter.lease, waiter.err, driver.ErrLeaseLost)
 		}
 	}
 }

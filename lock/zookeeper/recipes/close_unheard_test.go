@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -43,8 +43,8 @@ func TestCloseUnheardWithALock(t *testing.T) {
 			if there, _, err := r.Raw.Exists(lockPath(r.Client, id)); err != nil || !there {
 				t.Error("the lock is gone, though nobody can have given it back")
 			}
-			if _, err := r.Other.Locker().TryAcquire(bounded(t), request(id)); !errors.Is(err, idem.ErrLocked) {
-				t.Errorf("TryAcquire() by another = %v, want %v", err, idem.ErrLocked)
+			if _, err := r.Other.Locker().TryAcquire(bounded(t), request(id)); !errors.Is(err, driver.ErrLocked) {
+				t.Errorf("TryAcquire() by another = %v, want %v", err, driver.ErrLocked)
 			}
 		})
 	}

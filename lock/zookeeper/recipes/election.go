@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
@@ -49,8 +49,8 @@ func NewElection(in zookeeper.Root, path, candidate string, opts ...Option) *Ele
 // for example with the session, it stands again as [zookeeper.Config].Retry allows. The fence
 // of the lease is greater than those of all leaders before. Releasing the lease resigns.
 //
-// The error wraps idem.ErrLocked if ctx ended while other candidates were in front. It wraps
-// idem.ErrUnavailable if ZooKeeper could not be asked. Both also wrap the cause of ctx if ctx
+// The error wraps driver.ErrLocked if ctx ended while other candidates were in front. It wraps
+// driver.ErrUnavailable if ZooKeeper could not be asked. Both also wrap the cause of ctx if ctx
 // has ended. The candidate is withdrawn in the background.
 func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	name := e.ln.candidate
@@ -76,7 +76,7 @@ func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 // return soon. RunAsLeader waits for fn however long that takes, so the terms of one loop
 // never overlap. Other candidates may be elected meanwhile.
 //
-// If the office was lost before fn returned, the error wraps idem.ErrLeaseLost and fn's own
+// If the office was lost before fn returned, the error wraps driver.ErrLeaseLost and fn's own
 // error. If it was not elected, the error is that of Campaign. A nil fn is refused at once.
 //
 // To stand again and again:
@@ -86,7 +86,7 @@ func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 //			log.Print(err) // and wait a while, because fn may fail at once
 //		}
 //	}
-func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context, fence idem.Fence) error) error {
+func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context, fence driver.Fence) error) error {
 	if fn == nil {
 		return errors.New("zookeeper: RunAsLeader needs a function to run")
 	}
@@ -111,7 +111,7 @@ func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context,
 }
 
 // Context returns a context that ends with the lease. Its cause is context.Canceled if the
-// lease was released. If the lease was lost, the cause wraps idem.ErrLeaseLost, and the context
+// lease was released. If the lease was lost, the cause wraps driver.ErrLeaseLost, and the context
 // ends before another client can have the lock, as far as a running process can tell. The
 // context ends with parent as well.
 func (l *Lease) Context(parent context.Context) context.Context {
@@ -130,7 +130,7 @@ func (l *Lease) Context(parent context.Context) context.Context {
 // Leader returns the present leader, or ErrNoLeader. It is the leader for the servers. For at
 // most a session time-out it may not know yet, or be gone already.
 //
-// Other errors wrap idem.ErrUnavailable, and the cause of ctx if ctx has ended.
+// Other errors wrap driver.ErrUnavailable, and the cause of ctx if ctx has ended.
 func (e *Election) Leader(ctx context.Context) (Participant, error) {
 	them, err := e.ln.participants(ctx, first, 1)
 	switch {

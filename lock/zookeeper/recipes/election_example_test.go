@@ -6,17 +6,17 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
 
 // One instance of many does what only one may do.
 func ExampleElection() {
-	settleDaily := func(ctx context.Context, client *zookeeper.Client, name string, settle func(context.Context, idem.Fence) error) {
+	settleDaily := func(ctx context.Context, client *zookeeper.Client, name string, settle func(context.Context, driver.Fence) error) {
 		election := recipes.NewElection(client, "/payments/settlement", name)
 		for ctx.Err() == nil {
-			err := election.RunAsLeader(ctx, func(ctx context.Context, fence idem.Fence) error {
+			err := election.RunAsLeader(ctx, func(ctx context.Context, fence driver.Fence) error {
 				return settle(ctx, fence) // the ledger checks the fence
 			})
 			slog.Info("no longer the leader", "error", err)
@@ -31,7 +31,7 @@ func ExampleElection() {
 
 // A long job lets go of its lock if an operator, or a caller in more of a hurry, asks for it.
 func ExampleMutex() {
-	reconcile := func(ctx context.Context, client *zookeeper.Client, accounts []string, one func(context.Context, string, idem.Fence) error) error {
+	reconcile := func(ctx context.Context, client *zookeeper.Client, accounts []string, one func(context.Context, string, driver.Fence) error) error {
 		lease, err := recipes.NewMutex(client, "/payments/reconciliation").Acquire(ctx)
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ func ExampleRWMutex() {
 
 // A step takes the lock that its request already has.
 func ExampleReentrantMutex() {
-	closeAccount := func(ctx context.Context, client *zookeeper.Client, request string, parts []string, one func(context.Context, string, idem.Fence) error) error {
+	closeAccount := func(ctx context.Context, client *zookeeper.Client, request string, parts []string, one func(context.Context, string, driver.Fence) error) error {
 		mutex := recipes.NewReentrantMutex(client, "/accounts/alice")
 		closePart := func(part string) error {
 			hold, err := mutex.Acquire(ctx, request) // at once, because this request has the lock

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -31,8 +31,8 @@ func TestElectionLeaderCutOff(t *testing.T) {
 	r.Proxy.BlackHole(testserver.Both)
 	next := campaign(t, NewElection(r.Other, "/e", "next"))
 	began := time.Now()
-	if !errors.Is(context.Cause(ctx), idem.ErrLeaseLost) {
-		t.Errorf("the old leader's context: %v as the next one begins, want %v", context.Cause(ctx), idem.ErrLeaseLost)
+	if !errors.Is(context.Cause(ctx), driver.ErrLeaseLost) {
+		t.Errorf("the old leader's context: %v as the next one begins, want %v", context.Cause(ctx), driver.ErrLeaseLost)
 	}
 	await(t, "old leader stopped", stopped)
 	t.Logf("%v without a leader", began.Sub(ended))
@@ -42,7 +42,7 @@ func TestElectionLeaderCutOff(t *testing.T) {
 	var got []State
 	for _, ev := range told.Wait(t, 3) {
 		got = append(got, ev.State)
-		if lost := ev.State == Lost; lost != errors.Is(ev.Err, idem.ErrLeaseLost) || ev.Path != "/e" || ev.Candidate != "old" {
+		if lost := ev.State == Lost; lost != errors.Is(ev.Err, driver.ErrLeaseLost) || ev.Path != "/e" || ev.Candidate != "old" {
 			t.Errorf("event %+v", ev)
 		}
 	}
@@ -64,7 +64,7 @@ func TestElectionUnderInterruptions(t *testing.T) {
 	cfg.SessionTimeout = 3 * time.Second
 	var mu sync.Mutex
 	var leader func() error // the error of the latest one's context
-	var last idem.Fence
+	var last driver.Fence
 	terms := 0
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -77,7 +77,7 @@ func TestElectionUnderInterruptions(t *testing.T) {
 		e := NewElection(open(t, cfg), "/e", p.Addr())
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				_ = e.RunAsLeader(ctx, func(ctx context.Context, fence idem.Fence) error {
+				_ = e.RunAsLeader(ctx, func(ctx context.Context, fence driver.Fence) error {
 					mu.Lock()
 					if leader != nil && leader() == nil {
 						t.Error("a second leader while the context of the first is good")
@@ -145,7 +145,7 @@ func TestElectionKilledSession(t *testing.T) {
 	ctx := old.Context(context.Background())
 	killSession(t, r.Client, r.Proxy)
 	await(t, "context", ctx.Done())
-	if !errors.Is(context.Cause(ctx), idem.ErrLeaseLost) || !errors.Is(old.Err(), idem.ErrLeaseLost) {
+	if !errors.Is(context.Cause(ctx), driver.ErrLeaseLost) || !errors.Is(old.Err(), driver.ErrLeaseLost) {
 		t.Errorf("cause %v, Err() = %v; want ErrLeaseLost", context.Cause(ctx), old.Err())
 	}
 	again := campaign(t, e) // over the new session, once there is one
@@ -260,7 +260,7 @@ func TestElectionPlaceDeletedInOffice(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "context", ctx.Done())
-	if !errors.Is(context.Cause(ctx), idem.ErrLeaseLost) {
-		t.Errorf("cause %v, want %v", context.Cause(ctx), idem.ErrLeaseLost)
+	if !errors.Is(context.Cause(ctx), driver.ErrLeaseLost) {
+		t.Errorf("cause %v, want %v", context.Cause(ctx), driver.ErrLeaseLost)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
@@ -189,7 +189,7 @@ func TestElectionObserveEndsWithTheClient(t *testing.T) {
 func TestElectionObserverTells(t *testing.T) {
 	t.Parallel()
 	o := &observer{ch: make(chan Participant, 1)}
-	a, b := Participant{Fence: idem.Fence{Token: 1}}, Participant{Fence: idem.Fence{Token: 2}}
+	a, b := Participant{Fence: driver.Fence{Token: 1}}, Participant{Fence: driver.Fence{Token: 2}}
 	tell := func(leaders ...Participant) {
 		t.Helper()
 		done := make(chan struct{})

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -28,7 +28,7 @@ func TestRunAsLeaderTellsOfLossAndError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			got := NewElection(r.Client, "/e", "me").RunAsLeader(bounded(t), func(ctx context.Context, _ idem.Fence) error {
+			got := NewElection(r.Client, "/e", "me").RunAsLeader(bounded(t), func(ctx context.Context, _ driver.Fence) error {
 				if tt.lost {
 					killSession(t, r.Client, r.Proxy)
 					<-ctx.Done()
@@ -38,8 +38,8 @@ func TestRunAsLeaderTellsOfLossAndError(t *testing.T) {
 			if !tt.lost && got != tt.err { //nolint:errorlint // it is the function's own error, and nothing else
 				t.Errorf("RunAsLeader() = %v, want %v itself", got, tt.err)
 			}
-			if tt.lost && (!errors.Is(got, idem.ErrLeaseLost) || tt.err != nil && !errors.Is(got, tt.err)) {
-				t.Errorf("RunAsLeader() = %v, want %v and %v", got, idem.ErrLeaseLost, tt.err)
+			if tt.lost && (!errors.Is(got, driver.ErrLeaseLost) || tt.err != nil && !errors.Is(got, tt.err)) {
+				t.Errorf("RunAsLeader() = %v, want %v and %v", got, driver.ErrLeaseLost, tt.err)
 			}
 			if got != nil && strings.Contains(got.Error(), "nil") {
 				t.Errorf("RunAsLeader() = %v, which names an error that there was not", got)
@@ -57,7 +57,7 @@ func TestRunAsLeaderWaitsForTheEndOfTheOffice(t *testing.T) {
 	r := newRig(t, 0)
 	held := make(chan *testserver.Hold, 1)
 	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) {
-		return nil, NewElection(r.Client, linePath, "me").RunAsLeader(ctx, func(context.Context, idem.Fence) error {
+		return nil, NewElection(r.Client, linePath, "me").RunAsLeader(ctx, func(context.Context, driver.Fence) error {
 			held <- r.Proxy.HoldNext(r.onLine())
 			return nil
 		})

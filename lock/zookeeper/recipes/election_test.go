@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
@@ -35,7 +35,7 @@ func TestElectionPassesOn(t *testing.T) {
 			e := NewElection(c, "/e", "someone")
 			wg.Go(func() {
 				for range terms {
-					err := e.RunAsLeader(bounded(t), func(ctx context.Context, fence idem.Fence) error {
+					err := e.RunAsLeader(bounded(t), func(ctx context.Context, fence driver.Fence) error {
 						if leaders.Add(1) != 1 || ctx.Err() != nil {
 							t.Error("two leaders")
 						}
@@ -70,11 +70,11 @@ func TestElectionRunAsLeader(t *testing.T) {
 	}
 	mine := errors.New("mine")
 	var cause func() error
-	err := e.RunAsLeader(bounded(t), func(ctx context.Context, _ idem.Fence) error {
+	err := e.RunAsLeader(bounded(t), func(ctx context.Context, _ driver.Fence) error {
 		cause = func() error { return context.Cause(ctx) }
 		return mine
 	})
-	if !errors.Is(err, mine) || errors.Is(err, idem.ErrLeaseLost) {
+	if !errors.Is(err, mine) || errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("RunAsLeader() = %v, want %v", err, mine)
 	}
 	if !errors.Is(cause(), context.Canceled) {
@@ -88,7 +88,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 				t.Errorf("recovered %v", p)
 			}
 		}()
-		_ = e.RunAsLeader(bounded(t), func(context.Context, idem.Fence) error { panic("at the disco") })
+		_ = e.RunAsLeader(bounded(t), func(context.Context, driver.Fence) error { panic("at the disco") })
 	}()
 	free(Released)
 
@@ -96,7 +96,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 	working, finish := make(chan struct{}), make(chan struct{})
 	result := make(chan error, 1)
 	go func() {
-		result <- e.RunAsLeader(bounded(t), func(ctx context.Context, _ idem.Fence) error {
+		result <- e.RunAsLeader(bounded(t), func(ctx context.Context, _ driver.Fence) error {
 			close(working)
 			<-ctx.Done()
 			<-finish
@@ -112,15 +112,15 @@ func TestElectionRunAsLeader(t *testing.T) {
 	default:
 	}
 	close(finish)
-	if err := <-result; !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("RunAsLeader() = %v, want %v", err, idem.ErrLeaseLost)
+	if err := <-result; !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("RunAsLeader() = %v, want %v", err, driver.ErrLeaseLost)
 	}
 
 	// Given up before it was elected.
 	l := campaign(t, NewElection(r.Other, "/e", "other"))
 	ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
 	defer cancel()
-	err = e.RunAsLeader(ctx, func(context.Context, idem.Fence) error { t.Error("two leaders"); return nil })
+	err = e.RunAsLeader(ctx, func(context.Context, driver.Fence) error { t.Error("two leaders"); return nil })
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("RunAsLeader() = %v, want %v", err, context.DeadlineExceeded)
 	}

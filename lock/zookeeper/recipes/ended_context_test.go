@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -32,8 +32,8 @@ func TestCallsTellOfTheirEndedContext(t *testing.T) {
 		"Register.Load": func(ctx context.Context) error { _, _, err := reg.Load(ctx); return err },
 		"Register.Save": func(ctx context.Context) error { return reg.Save(ctx, nil, 0) },
 	} {
-		if err := call(canceled(t)); !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("%s() = %v, want %v with its cause", name, err, idem.ErrUnavailable)
+		if err := call(canceled(t)); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s() = %v, want %v with its cause", name, err, driver.ErrUnavailable)
 		}
 	}
 	if err := r.Client.Close(bounded(t)); err != nil {
@@ -44,8 +44,8 @@ func TestCallsTellOfTheirEndedContext(t *testing.T) {
 		"Register.Save": func(ctx context.Context) error { return reg.Save(ctx, nil, 0) },
 		"Mutex.Revoke":  mutex.Revoke, "Mutex.Participants": list(mutex.Participants),
 	} {
-		if err := call(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("%s() of a closed client = %v, want %v", name, err, idem.ErrUnavailable)
+		if err := call(bounded(t)); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s() of a closed client = %v, want %v", name, err, driver.ErrUnavailable)
 		}
 	}
 }
@@ -71,8 +71,8 @@ func TestTryGivenUpWhileItLooks(t *testing.T) {
 			look := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(linePath)))
 			defer look.Release()
 			err := r.cancelAt(look, func(ctx context.Context) (*Lease, error) { return try(r, ctx) })
-			if !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
-				t.Errorf("try = %v, want %v and its cause", err, idem.ErrLocked)
+			if !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) {
+				t.Errorf("try = %v, want %v and its cause", err, driver.ErrLocked)
 			}
 			look.Release()
 			r.wantClean(r.Client)
@@ -96,8 +96,8 @@ func TestGivenUpBehindItsOwnClient(t *testing.T) {
 		})
 		cancel()
 		await(t, "answer", waiter.answered)
-		if waiter.lease != nil || !errors.Is(waiter.err, idem.ErrLocked) || !errors.Is(waiter.err, context.Canceled) {
-			t.Errorf("Acquire() given up = %v, %v, want %v and its cause", waiter.lease, waiter.err, idem.ErrLocked)
+		if waiter.lease != nil || !errors.Is(waiter.err, driver.ErrLocked) || !errors.Is(waiter.err, context.Canceled) {
+			t.Errorf("Acquire() given up = %v, %v, want %v and its cause", waiter.lease, waiter.err, driver.ErrLocked)
 		}
 		r.awaitPlaces(1)
 	}
@@ -121,8 +121,8 @@ func TestTooManyLocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err := NewMutex(c, "/two").TryAcquire(bounded(t)); !errors.Is(err, idem.ErrUnavailable) || l != nil {
-		t.Errorf("TryAcquire() of a second lock = %v, %v, want %v", l, err, idem.ErrUnavailable)
+	if l, err := NewMutex(c, "/two").TryAcquire(bounded(t)); !errors.Is(err, driver.ErrUnavailable) || l != nil {
+		t.Errorf("TryAcquire() of a second lock = %v, %v, want %v", l, err, driver.ErrUnavailable)
 	}
 	releaseAll(t, []*Lease{one})
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -62,7 +62,7 @@ func TestCallsGivenUpUnderWay(t *testing.T) {
 			hold := r.Proxy.HoldNextReply(testserver.All(tt.at, testserver.Contains(r.Config.Chroot+linePath)))
 			defer hold.Release()
 			err = r.cancelAt(hold, func(ctx context.Context) (*Lease, error) { return nil, tt.call(r, ctx) })
-			if !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
+			if !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) {
 				t.Errorf("call = %v, want the cause of its context", err)
 			}
 			hold.Release()
@@ -112,8 +112,8 @@ func TestDowngradeOfALeaseThatEnds(t *testing.T) {
 		Make:   func(a *held.Attempt) (string, int64, error) { return exchange(a, writer, to) },
 		Delete: to.deletion, Tag: to,
 	})
-	if l != nil || !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("downgrade of a released lease = %v, %v, want %v", l, err, idem.ErrLeaseLost)
+	if l != nil || !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("downgrade of a released lease = %v, %v, want %v", l, err, driver.ErrLeaseLost)
 	}
 	r.wantClean(r.Client)
 }
@@ -151,8 +151,8 @@ func TestHandOverGivenUpWhileItReads(t *testing.T) {
 	defer cancel()
 	go func() { <-read.Held(); cancel() }()
 	handed, err := second.awaitHandOver(ctx, first, second.held.Table().Now().Add(-2*held.Young))
-	if handed || !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) || second.Err() != nil {
-		t.Errorf("awaitHandOver() given up = %t, %v, want %v and its cause", handed, err, idem.ErrLocked)
+	if handed || !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) || second.Err() != nil {
+		t.Errorf("awaitHandOver() given up = %t, %v, want %v and its cause", handed, err, driver.ErrLocked)
 	}
 	read.Release()
 	releaseAll(t, []*Lease{second})

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 )
 
@@ -19,7 +19,7 @@ const (
 	// Released is the end of a lease by its holder. A failed campaign ends with it too,
 	// without a fence, and Err is then the error of Campaign.
 	Released
-	// Lost is the end of a lease without a release. Err wraps idem.ErrLeaseLost.
+	// Lost is the end of a lease without a release. Err wraps driver.ErrLeaseLost.
 	Lost
 )
 
@@ -34,10 +34,10 @@ func (s State) String() string {
 // Event is a change of a lease, or of a campaign.
 type Event struct {
 	State     State
-	Path      string     // as given to the constructor
-	Candidate string     // the name given to NewElection
-	Fence     idem.Fence // of the lease, zero before its start
-	Err       error      // of Lost, and of a failed campaign
+	Path      string       // as given to the constructor
+	Candidate string       // the name given to NewElection
+	Fence     driver.Fence // of the lease, zero before its start
+	Err       error        // of Lost, and of a failed campaign
 }
 
 // Option changes a lock or an election when it is made. A nil option does nothing.

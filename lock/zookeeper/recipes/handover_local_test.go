@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
@@ -64,14 +64,14 @@ func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
 	if !held.Fence().Before(lease.Fence()) {
 		t.Errorf("fence = %v after %v, want a greater one", lease.Fence(), held.Fence())
 	}
-	if l, err := other.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+	if l, err := other.TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("TryAcquire() by another client = %v, %v, want ErrLocked", l, err)
 	}
 	deletes.Release()
 	if err := held.Release(bounded(t)); err != nil {
 		t.Errorf("Release() = %v", err)
 	}
-	if l, err := other.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+	if l, err := other.TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("TryAcquire() by another client after the delete = %v, %v, want ErrLocked", l, err)
 	}
 	if _, err := lease.Check(bounded(t)); err != nil {
@@ -113,7 +113,7 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 	}
 	places[0].ReleaseInBackground()
 	handed, err := places[1].awaitHandOver(bounded(t), places[0], places[1].held.Table().Now().Add(-held.Young))
-	if handed || !errors.Is(err, idem.ErrLeaseLost) {
+	if handed || !errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("awaitHandOver() = %v, %v, want ErrLeaseLost", handed, err)
 	}
 }
@@ -178,8 +178,8 @@ func TestMutexHandOverToALostPlace(t *testing.T) {
 		_ = second.held.Lose()
 		looked := second.held.Table().Now().Add(-time.Duration(waited) * held.Young)
 		for range 50 { // it may see the end of either place first
-			if handed, err := second.awaitHandOver(bounded(t), first, looked); !errors.Is(err, idem.ErrLeaseLost) {
-				t.Fatalf("awaitHandOver() = %v, %v, want %v", handed, err, idem.ErrLeaseLost)
+			if handed, err := second.awaitHandOver(bounded(t), first, looked); !errors.Is(err, driver.ErrLeaseLost) {
+				t.Fatalf("awaitHandOver() = %v, %v, want %v", handed, err, driver.ErrLeaseLost)
 			}
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -59,17 +59,17 @@ func TestFencesGrowAlongALine(t *testing.T) {
 			first.Release()
 			until(t, "all in line", func() bool { return placesOf(c) == n+1 })
 
-			var shown []idem.Fence
+			var shown []driver.Fence
 			for _, p := range participants(t, m) {
 				shown = append(shown, p.Fence)
 			}
 			head.ReleaseInBackground()
 			wg.Wait()
-			var had []idem.Fence
+			var had []driver.Fence
 			for _, l := range append([]*Lease{head}, leases...) {
 				had = append(had, l.Fence())
 			}
-			slices.SortFunc(had, func(a, b idem.Fence) int { return int(int64(a.Token) - int64(b.Token)) })
+			slices.SortFunc(had, func(a, b driver.Fence) int { return int(int64(a.Token) - int64(b.Token)) })
 			if !slices.Equal(shown, had) {
 				t.Errorf("Participants() shows the fences\n%v, the leases had\n%v", shown, had)
 			}

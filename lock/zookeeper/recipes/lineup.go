@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
@@ -69,11 +69,11 @@ func (ln *lineup) acquire(ctx context.Context, role string, r rule) (*Lease, err
 			ln.tell(lease)
 			return lease, nil
 		}
-		if session.Refusal(err) || !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
+		if session.Refusal(err) || !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrLeaseLost) {
 			return nil, err
 		}
 		if !retries.Wait(ctx) {
-			return nil, fmt.Errorf("%w: %s not acquired: %w", idem.ErrUnavailable, ln.name, errors.Join(context.Cause(ctx), err))
+			return nil, fmt.Errorf("%w: %s not acquired: %w", driver.ErrUnavailable, ln.name, errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (ln *lineup) roll(ctx context.Context) (*held.Table, []line.Position, error
 	}
 	n, err := t.DecideFor(ctx, ln.path, session.OfChildren)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
+		return nil, nil, fmt.Errorf("%w: %s: %w", driver.ErrUnavailable, ln.name, err)
 	}
 	return t, line.Sort(n.Names), nil
 }

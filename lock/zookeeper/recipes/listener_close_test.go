@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -66,7 +66,7 @@ func TestMutexTellsInOrder(t *testing.T) {
 			t.Errorf("%+v, want only lease %v", ev, next.Fence())
 		}
 	}
-	if !errors.Is(late.Err(), idem.ErrLeaseLost) {
-		t.Errorf("Err() = %v, want %v", late.Err(), idem.ErrLeaseLost)
+	if !errors.Is(late.Err(), driver.ErrLeaseLost) {
+		t.Errorf("Err() = %v, want %v", late.Err(), driver.ErrLeaseLost)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -19,7 +19,7 @@ func wantStates(t testing.TB, got []Event, want ...State) {
 	var states []State
 	for _, ev := range got {
 		states = append(states, ev.State)
-		if lost := ev.State == Lost; lost != errors.Is(ev.Err, idem.ErrLeaseLost) {
+		if lost := ev.State == Lost; lost != errors.Is(ev.Err, driver.ErrLeaseLost) {
 			t.Errorf("event %+v with the error %v", ev, ev.Err)
 		}
 	}
@@ -43,7 +43,7 @@ func TestMutexTellsItsListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+	if _, err := m.TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) {
 		t.Fatalf("TryAcquire() = %v, want ErrLocked", err)
 	}
 	killSession(t, r.Client, r.Proxy)

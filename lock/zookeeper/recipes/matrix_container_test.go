@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
@@ -32,7 +32,7 @@ func TestMatrixContainersAreSwept(t *testing.T) {
 		}
 	}
 	for _, c := range slices.Concat(clients, clients) {
-		var held []idem.Lease
+		var held []driver.Lease
 		for _, f := range everyAsk(c) {
 			l, err := f.ask(bounded(t))
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -26,12 +26,12 @@ type load struct {
 	done  atomic.Int64 // grants
 
 	mu      sync.Mutex
-	holder  idem.Lease // of what excludes anyChange
-	leaving bool       // it has been told to go
+	holder  driver.Lease // of what excludes anyChange
+	leaving bool         // it has been told to go
 }
 
 // enter says that a lease has been granted that excludes all others.
-func (w *load) enter(l idem.Lease) {
+func (w *load) enter(l driver.Lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.holder != nil && !w.leaving && w.holder.Err() == nil {
@@ -43,7 +43,7 @@ func (w *load) enter(l idem.Lease) {
 	w.holder, w.leaving = l, false
 }
 
-func (w *load) leave(l idem.Lease) {
+func (w *load) leave(l driver.Lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.holder == l {
@@ -53,11 +53,11 @@ func (w *load) leave(l idem.Lease) {
 
 // use takes a lock and gives it back, and notes both. When the lease is lost
 // nobody can tell when the lock has gone, or will.
-func (w *load) use(ctx context.Context, c *zookeeper.Client, who int, f func(ctx context.Context) (idem.Lease, error), take, drop any, alone bool) {
+func (w *load) use(ctx context.Context, c *zookeeper.Client, who int, f func(ctx context.Context) (driver.Lease, error), take, drop any, alone bool) {
 	session, since := recipetest.SessionOf(c), w.now()
 	l, err := f(ctx)
 	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, idem.ErrLocked) && !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
+		if ctx.Err() == nil && !errors.Is(err, driver.ErrLocked) && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrLeaseLost) {
 			w.t.Errorf("%s = %v", w.name, err)
 		}
 		return

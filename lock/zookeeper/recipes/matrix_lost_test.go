@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -45,8 +45,8 @@ func matrixLostMessages(t *testing.T, at matrixPlace) {
 				}
 				releaseAll(t, p.holdAll(p.c))
 				had := p.holdAll(p.other)
-				next := make([]idem.Lease, len(had))
-				answered := p.queueUp(p.c, func(i int, l idem.Lease) { next[i] = l })
+				next := make([]driver.Lease, len(had))
+				answered := p.queueUp(p.c, func(i int, l driver.Lease) { next[i] = l })
 				until(t, "waiters", func() bool { return p.watches() > 0 })
 				if tt.handing {
 					lost = append(lost, lose())

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 )
 
@@ -79,7 +79,7 @@ func (b *books) answered(ctx context.Context, w *load, err error) bool {
 				b.doubt[e.ID] = true
 			}
 		})
-	case ctx.Err() == nil && !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost):
+	case ctx.Err() == nil && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrLeaseLost):
 		w.t.Errorf("queue: %v", err)
 	}
 	return false

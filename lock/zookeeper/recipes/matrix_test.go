@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -53,7 +53,7 @@ func newPair(t testing.TB, at matrixPlace, timeout time.Duration) *pair {
 }
 
 // queueUp asks for everything and does not wait for it.
-func (p *pair) queueUp(c *zookeeper.Client, got func(i int, l idem.Lease)) (answered <-chan struct{}) {
+func (p *pair) queueUp(c *zookeeper.Client, got func(i int, l driver.Lease)) (answered <-chan struct{}) {
 	var wg sync.WaitGroup
 	for i, f := range everyAsk(c) {
 		wg.Go(func() {
@@ -73,10 +73,10 @@ func (p *pair) queueUp(c *zookeeper.Client, got func(i int, l idem.Lease)) (answ
 	return done
 }
 
-func (p *pair) holdAll(c *zookeeper.Client) []idem.Lease {
+func (p *pair) holdAll(c *zookeeper.Client) []driver.Lease {
 	p.Helper()
-	had := make([]idem.Lease, len(everyAsk(c)))
-	await(p, "everything", p.queueUp(c, func(i int, l idem.Lease) { had[i] = l }))
+	had := make([]driver.Lease, len(everyAsk(c)))
+	await(p, "everything", p.queueUp(c, func(i int, l driver.Lease) { had[i] = l }))
 	if p.Failed() {
 		p.FailNow()
 	}
@@ -106,7 +106,7 @@ type holderRow struct {
 	killed bool // who kills a session does not tell its holder first
 
 	p          *pair
-	held, next []idem.Lease
+	held, next []driver.Lease
 	answered   <-chan struct{}
 }
 
@@ -127,8 +127,8 @@ func matrixHolderIsLost(t *testing.T, at matrixPlace) {
 	for _, row := range rows {
 		row.p = newPair(t, at, 3*time.Second)
 		row.held = row.p.holdAll(row.p.c)
-		row.next = make([]idem.Lease, len(row.held))
-		row.answered = row.p.queueUp(row.p.other, func(i int, l idem.Lease) {
+		row.next = make([]driver.Lease, len(row.held))
+		row.answered = row.p.queueUp(row.p.other, func(i int, l driver.Lease) {
 			row.next[i] = l
 			if row.held[i].Err() == nil && !row.killed {
 				t.Errorf("%s: %T is had by two", row.name, l)

@@ -25,18 +25,18 @@ func NewMutex(in zookeeper.Root, path string, opts ...Option) *Mutex {
 // Acquire waits for the lock. If it loses its place in line, for example with the session,
 // it takes another one as [zookeeper.Config].Retry allows.
 //
-// The error wraps idem.ErrLocked if ctx ended while another caller had the lock. It wraps
-// idem.ErrUnavailable if ZooKeeper could not be asked. Both also wrap the cause of ctx if ctx
+// The error wraps driver.ErrLocked if ctx ended while another caller had the lock. It wraps
+// driver.ErrUnavailable if ZooKeeper could not be asked. Both also wrap the cause of ctx if ctx
 // has ended. The place in line is given up in the background.
 func (m *Mutex) Acquire(ctx context.Context) (*Lease, error) {
 	return m.ln.acquire(ctx, exclusive, first)
 }
 
-// TryAcquire returns the lock if it is free, and an error that wraps idem.ErrLocked if not. If
+// TryAcquire returns the lock if it is free, and an error that wraps driver.ErrLocked if not. If
 // this client is giving the lock back at that moment, TryAcquire waits for it.
 //
-// The error wraps idem.ErrUnavailable if ZooKeeper could not be asked. It wraps
-// idem.ErrLeaseLost if the trust in the session ran out meanwhile, for example in a machine
+// The error wraps driver.ErrUnavailable if ZooKeeper could not be asked. It wraps
+// driver.ErrLeaseLost if the trust in the session ran out meanwhile, for example in a machine
 // that was suspended. With any of these errors no lock was taken.
 func (m *Mutex) TryAcquire(ctx context.Context) (*Lease, error) {
 	return m.ln.tryAcquire(ctx, exclusive, first)
@@ -53,7 +53,7 @@ const exclusive = "lock"
 // The first participant is the holder for the servers. For at most a session time-out it may
 // not know yet, or be gone already.
 //
-// The error wraps idem.ErrUnavailable, and the cause of ctx if ctx has ended.
+// The error wraps driver.ErrUnavailable, and the cause of ctx if ctx has ended.
 func (m *Mutex) Participants(ctx context.Context) ([]Participant, error) {
 	return m.ln.participants(ctx, first, wholeLine)
 }

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -59,7 +59,7 @@ func TestMutexTryAcquire(t *testing.T) {
 		t.Fatalf("TryAcquire() = %v, want the lock", err)
 	}
 	for _, m := range []*Mutex{a, b} {
-		if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) {
 			t.Fatalf("TryAcquire() of a held lock = %v, %v, want ErrLocked", l, err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestMutexAcquireCancelled(t *testing.T) {
 		return watchesOf(c[1]) > 0
 	})
 	cancel(gaveUp)
-	if err := <-second; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, gaveUp) {
+	if err := <-second; !errors.Is(err, driver.ErrLocked) || !errors.Is(err, gaveUp) {
 		t.Errorf("Acquire() = %v, want ErrLocked and %v", err, gaveUp)
 	}
 	waiting(2)
@@ -183,8 +183,8 @@ func TestTryAcquireRightAfterReleaseInBackground(t *testing.T) {
 	}()
 	until(t, "two in line", func() bool { return len(participants(t, m)) == 2 })
 	l.ReleaseInBackground()
-	if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() with another client in line = %v, %v, want %v", l, err, idem.ErrLocked)
+	if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) {
+		t.Errorf("TryAcquire() with another client in line = %v, %v, want %v", l, err, driver.ErrLocked)
 	}
 	releaseAll(t, []*Lease{<-next})
 }

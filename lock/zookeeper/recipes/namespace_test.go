@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // What is in a namespace is what the longer path names, and excludes nothing of
@@ -17,7 +17,7 @@ func TestNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.ReleaseInBackground()
-	if _, err := NewMutex(c, "/billing/eu/m").TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+	if _, err := NewMutex(c, "/billing/eu/m").TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("TryAcquire() of the same lock = %v, want ErrLocked", err)
 	}
 	other, err := NewMutex(c.Namespace("/shipping"), "/m").TryAcquire(bounded(t))
@@ -26,7 +26,7 @@ func TestNamespace(t *testing.T) {
 	} else {
 		other.ReleaseInBackground()
 	}
-	if _, err := NewMutex(c.Namespace("billing"), "/m").TryAcquire(bounded(t)); err == nil || errors.Is(err, idem.ErrLocked) {
+	if _, err := NewMutex(c.Namespace("billing"), "/m").TryAcquire(bounded(t)); err == nil || errors.Is(err, driver.ErrLocked) {
 		t.Errorf("TryAcquire() in a namespace that is no path = %v, want an error", err)
 	}
 }

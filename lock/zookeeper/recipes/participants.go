@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -17,14 +17,14 @@ import (
 type Participant struct {
 	Host     string
 	PID      int
-	Instance string     // of the Client, new after every start
-	Name     string     // of a candidate in an election, otherwise ""
-	Role     string     // RoleRead or RoleWrite in an RWMutex, otherwise ""
-	Permits  int        // how many it has or wants of a Semaphore, otherwise 0
-	Holds    bool       // it has the lock, or its permits, as far as the line tells
-	Place    int32      // in line, as numbered by the servers
-	Fence    idem.Fence // of its lease, once it has the lock
-	Revoked  bool       // it was asked to let go, see Mutex.Revoke
+	Instance string       // of the Client, new after every start
+	Name     string       // of a candidate in an election, otherwise ""
+	Role     string       // RoleRead or RoleWrite in an RWMutex, otherwise ""
+	Permits  int          // how many it has or wants of a Semaphore, otherwise 0
+	Holds    bool         // it has the lock, or its permits, as far as the line tells
+	Place    int32        // in line, as numbered by the servers
+	Fence    driver.Fence // of its lease, once it has the lock
+	Revoked  bool         // it was asked to let go, see Mutex.Revoke
 }
 
 // wholeLine is for callers of participants who want all of them.
@@ -63,7 +63,7 @@ func (ln *lineup) participant(ctx context.Context, t *held.Table, pos line.Posit
 		return t.Look(ln.path+"/"+pos.Name, session.OfNode)
 	})
 	if err != nil {
-		return Participant{}, false, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
+		return Participant{}, false, fmt.Errorf("%w: %s: %w", driver.ErrUnavailable, ln.name, err)
 	}
 	var o occupant
 	if json.Unmarshal(n.Data, &o) != nil {

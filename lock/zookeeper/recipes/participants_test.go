@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -134,7 +134,7 @@ func TestRunAsLeaderWithoutAFunction(t *testing.T) {
 	if err := e.RunAsLeader(ctx, nil); err == nil || ctx.Err() != nil {
 		t.Errorf("RunAsLeader(nil) = %v after %v, want an error at once", err, time.Since(began))
 	}
-	var task func(context.Context, idem.Fence) error
+	var task func(context.Context, driver.Fence) error
 	if err := e.RunAsLeader(ctx, task); err == nil {
 		t.Error("RunAsLeader() of a nil function = nil, want an error")
 	}

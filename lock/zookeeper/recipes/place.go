@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -28,27 +28,27 @@ type Lease struct {
 	place *place
 }
 
-var _ idem.Lease = (*Lease)(nil)
+var _ driver.Lease = (*Lease)(nil)
 
-// Fence implements [idem.Lease].
-func (l *Lease) Fence() idem.Fence { return l.held.Fence() }
+// Fence implements [driver.Lease].
+func (l *Lease) Fence() driver.Fence { return l.held.Fence() }
 
-// Done implements [idem.Lease].
+// Done implements [driver.Lease].
 func (l *Lease) Done() <-chan struct{} { return l.held.Done() }
 
-// Err implements [idem.Lease]. It reads the lease clock, so it tells of a loss even when Done is
+// Err implements [driver.Lease]. It reads the lease clock, so it tells of a loss even when Done is
 // late, after the machine was suspended.
 func (l *Lease) Err() error { return l.held.Err() }
 
-// Check implements [idem.Lease]. It always reads the znode, so it notices one that was deleted by
+// Check implements [driver.Lease]. It always reads the znode, so it notices one that was deleted by
 // hand. While the connection is down it waits for another one, until ctx ends or the lease is over.
 func (l *Lease) Check(ctx context.Context) (time.Duration, error) { return l.held.Check(ctx) }
 
-// Release implements [idem.Lease]. The error wraps idem.ErrUnavailable if ctx ended first, or if the
+// Release implements [driver.Lease]. The error wraps driver.ErrUnavailable if ctx ended first, or if the
 // znode stays until the session is over.
 func (l *Lease) Release(ctx context.Context) error { return l.held.Release(ctx) }
 
-// ReleaseInBackground implements [idem.Lease]. [zookeeper.Client.Close] waits for it.
+// ReleaseInBackground implements [driver.Lease]. [zookeeper.Client.Close] waits for it.
 func (l *Lease) ReleaseInBackground() { l.held.ReleaseInBackground() }
 
 // place is a znode in a line. No other znode ever has its name, so a delete need not read its
@@ -81,7 +81,7 @@ func (ln *lineup) enqueue(ctx context.Context, t *held.Table, role string, data 
 	if err != nil {
 		return nil, err
 	}
-	fence := func(czxid int64) idem.Fence { return p.Fence(t, czxid) }
+	fence := func(czxid int64) driver.Fence { return p.Fence(t, czxid) }
 	l, err := cl.Acquire(ctx, held.Znode{Make: p.create, Delete: p.deletion, Tag: p, Fence: fence})
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (p *place) request(t *held.Table) session.Request {
 // create makes the znode, and tries until the outcome is known.
 func (p *place) create(a *held.Attempt) (path string, czxid int64, err error) {
 	fail := func(err error) (string, int64, error) {
-		return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+		return "", 0, fmt.Errorf("%w: acquire: %w", driver.ErrUnavailable, err)
 	}
 	var r session.Result
 	for range held.MaxTries {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -52,7 +52,7 @@ func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
 
 	_, err := full.Offer(bounded(t), []byte("second"))
 	var doubt *queue.InDoubtError
-	if !errors.Is(err, idem.ErrUnavailable) || errors.As(err, &doubt) {
+	if !errors.Is(err, driver.ErrUnavailable) || errors.As(err, &doubt) {
 		t.Errorf("Offer() beyond a quota = %v, want a refusal", err)
 	}
 	if want := "quota is exceeded"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), cfg.Chroot+"/full") {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
@@ -62,7 +62,7 @@ func (r *ReentrantMutex) Acquire(ctx context.Context, owner any) (*Hold, error) 
 }
 
 // TryAcquire returns a hold if owner has the lock or the lock is free. Otherwise, and while
-// another call for the same owner is under way, the error wraps idem.ErrLocked.
+// another call for the same owner is under way, the error wraps driver.ErrLocked.
 func (r *ReentrantMutex) TryAcquire(ctx context.Context, owner any) (*Hold, error) {
 	return r.acquire(ctx, owner, r.m.TryAcquire, false)
 }
@@ -94,14 +94,14 @@ func (r *ReentrantMutex) acquire(ctx context.Context, owner any, get func(contex
 		}
 		r.mu.Unlock()
 		if !wait {
-			return nil, fmt.Errorf("%w: %s: another call for the same owner is under way", idem.ErrLocked, r.m.ln.name)
+			return nil, fmt.Errorf("%w: %s: another call for the same owner is under way", driver.ErrLocked, r.m.ln.name)
 		}
 		select {
 		case <-t.ready:
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w: %s: %w", idem.ErrLocked, r.m.ln.name, context.Cause(ctx))
+			return nil, fmt.Errorf("%w: %s: %w", driver.ErrLocked, r.m.ln.name, context.Cause(ctx))
 		}
 	}
 }
@@ -179,15 +179,15 @@ type Hold struct {
 	err      error
 }
 
-var _ idem.Lease = (*Hold)(nil)
+var _ driver.Lease = (*Hold)(nil)
 
-// Fence implements [idem.Lease]. All holds of one lease have the same fence.
-func (h *Hold) Fence() idem.Fence { return h.t.lease.Fence() }
+// Fence implements [driver.Lease]. All holds of one lease have the same fence.
+func (h *Hold) Fence() driver.Fence { return h.t.lease.Fence() }
 
-// Done implements [idem.Lease]. It is closed when this hold was released or the lock lost.
+// Done implements [driver.Lease]. It is closed when this hold was released or the lock lost.
 func (h *Hold) Done() <-chan struct{} { return h.done }
 
-// Err implements [idem.Lease], see [Lease.Err].
+// Err implements [driver.Lease], see [Lease.Err].
 func (h *Hold) Err() error {
 	_ = h.t.lease.Err() // ends the holds if the lease is lost
 	h.r.mu.Lock()
@@ -206,7 +206,7 @@ func (h *Hold) Count() int {
 // Revoked is that of the lease, see [Lease.Revoked].
 func (h *Hold) Revoked() <-chan struct{} { return h.t.lease.Revoked() }
 
-// Check implements [idem.Lease]. A released hold is over, even while the owner has others.
+// Check implements [driver.Lease]. A released hold is over, even while the owner has others.
 func (h *Hold) Check(ctx context.Context) (time.Duration, error) {
 	left, err := h.t.lease.Check(ctx)
 	h.r.mu.Lock()
@@ -215,12 +215,12 @@ func (h *Hold) Check(ctx context.Context) (time.Duration, error) {
 	case h.err != nil:
 		return 0, h.err
 	case h.finished:
-		return 0, fmt.Errorf("%w: it was released", idem.ErrLeaseLost)
+		return 0, fmt.Errorf("%w: it was released", driver.ErrLeaseLost)
 	}
 	return left, err
 }
 
-// Release implements [idem.Lease]. It gives up this hold. With the owner's last hold it
+// Release implements [driver.Lease]. It gives up this hold. With the owner's last hold it
 // gives up the lock and waits for that. Releasing a hold twice counts once.
 func (h *Hold) Release(ctx context.Context) error {
 	if !h.giveUp() {
@@ -229,7 +229,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	return h.t.lease.Release(ctx)
 }
 
-// ReleaseInBackground implements [idem.Lease].
+// ReleaseInBackground implements [driver.Lease].
 func (h *Hold) ReleaseInBackground() {
 	if h.giveUp() {
 		h.t.lease.ReleaseInBackground()

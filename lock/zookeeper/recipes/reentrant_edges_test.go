@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -77,14 +77,14 @@ func TestHoldOfALeaseThatHasEnded(t *testing.T) {
 	t.Parallel()
 	m := NewReentrantMutex(open(t, sharedConfig(t)), "/m")
 	h := hold(t, m, "me")
-	lost := errors.Join(idem.ErrLeaseLost)
+	lost := errors.Join(driver.ErrLeaseLost)
 	m.end("me", h.t, lost)
 	m.mu.Lock()
 	late := m.hold("me", h.t)
 	m.mu.Unlock()
 	for name, h := range map[string]*Hold{"hold": h, "late hold": late} {
 		await(t, "Done() of the "+name, h.Done())
-		if err := h.Err(); !errors.Is(err, idem.ErrLeaseLost) || h.Count() != 0 {
+		if err := h.Err(); !errors.Is(err, driver.ErrLeaseLost) || h.Count() != 0 {
 			t.Errorf("%s: Err() = %v, %d holds, want the loss and none", name, err, h.Count())
 		}
 		if !h.giveUp() {
@@ -101,11 +101,11 @@ func TestHoldWithoutAConnection(t *testing.T) {
 	h := hold(t, NewReentrantMutex(r.Client, "/m"), "me")
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
-	if _, err := h.Check(canceled(t)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Check() without a connection = %v, want %v", err, idem.ErrUnavailable)
+	if _, err := h.Check(canceled(t)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Check() without a connection = %v, want %v", err, driver.ErrUnavailable)
 	}
-	if err := h.Release(canceled(t)); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("Release() without a connection = %v, want %v and its cause", err, idem.ErrUnavailable)
+	if err := h.Release(canceled(t)); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Release() without a connection = %v, want %v and its cause", err, driver.ErrUnavailable)
 	}
 	r.Proxy.Refuse(false)
 	if err := h.Release(bounded(t)); err != nil {
@@ -191,8 +191,8 @@ func TestDowngradeThatCannotBegin(t *testing.T) {
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
 	until(t, "the loss of the connection", func() bool { return writer.held.Table().Usable() != nil })
-	if l, err := m.Downgrade(canceled(t), writer); l != nil || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("Downgrade() = %v, %v, want %v and its cause", l, err, idem.ErrUnavailable)
+	if l, err := m.Downgrade(canceled(t), writer); l != nil || !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Downgrade() = %v, %v, want %v and its cause", l, err, driver.ErrUnavailable)
 	}
 	await(t, "the end of the old lease", writer.Done())
 	r.Proxy.Refuse(false)

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -36,10 +36,10 @@ func TestReentrantMutexCountsHolds(t *testing.T) {
 	}
 	refused := func() {
 		t.Helper()
-		if h, err := m.TryAcquire(bounded(t), "you"); !errors.Is(err, idem.ErrLocked) {
+		if h, err := m.TryAcquire(bounded(t), "you"); !errors.Is(err, driver.ErrLocked) {
 			t.Errorf("TryAcquire() by another = %v, %v; want ErrLocked", h, err)
 		}
-		if h, err := same.TryAcquire(bounded(t), "me"); !errors.Is(err, idem.ErrLocked) {
+		if h, err := same.TryAcquire(bounded(t), "me"); !errors.Is(err, driver.ErrLocked) {
 			t.Errorf("TryAcquire() of another mutex = %v, %v; want ErrLocked", h, err)
 		}
 	}
@@ -51,7 +51,7 @@ func TestReentrantMutexCountsHolds(t *testing.T) {
 		b.ReleaseInBackground()
 	}
 	await(t, "Done", b.Done())
-	if _, err := b.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || b.Err() != nil {
+	if _, err := b.Check(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) || b.Err() != nil {
 		t.Errorf("after Release(): Check() = %v, Err() = %v", err, b.Err())
 	}
 	if left, err := a.Check(bounded(t)); err != nil || left <= 0 {
@@ -149,10 +149,10 @@ func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 		failed <- err
 	}()
 	until(t, "in line", func() bool { return len(participants(t, m.m)) == 2 })
-	if _, err := m.TryAcquire(bounded(t), "me"); !errors.Is(err, idem.ErrLocked) {
+	if _, err := m.TryAcquire(bounded(t), "me"); !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("TryAcquire() while waiting = %v, want ErrLocked", err)
 	}
-	if _, err := m.Acquire(canceled(t), "me"); !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
+	if _, err := m.Acquire(canceled(t), "me"); !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) {
 		t.Errorf("Acquire() given up = %v, want ErrLocked and its cause", err)
 	}
 	const callers = 5
@@ -166,7 +166,7 @@ func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 		t.Errorf("in line: %+v, want the holder and one place", before)
 	}
 	cancel()
-	if err := <-failed; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
+	if err := <-failed; !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) {
 		t.Errorf("Acquire() given up = %v, want ErrLocked and its cause", err)
 	}
 	until(t, "another caller in line", func() bool {
@@ -295,12 +295,12 @@ func TestReentrantMutexClosedWhileWaiting(t *testing.T) {
 		t.Errorf("Close() = %v", err)
 	}
 	for range callers {
-		if err := <-failed; !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("Acquire() of a closed client = %v, want %v", err, idem.ErrUnavailable)
+		if err := <-failed; !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Acquire() of a closed client = %v, want %v", err, driver.ErrUnavailable)
 		}
 	}
-	if h, err := m.Acquire(bounded(t), "me"); !errors.Is(err, idem.ErrUnavailable) || len(m.tenures) != 0 {
-		t.Errorf("Acquire() = %v, %v, want %v", h, err, idem.ErrUnavailable)
+	if h, err := m.Acquire(bounded(t), "me"); !errors.Is(err, driver.ErrUnavailable) || len(m.tenures) != 0 {
+		t.Errorf("Acquire() = %v, %v, want %v", h, err, driver.ErrUnavailable)
 	}
 }
 
@@ -316,7 +316,7 @@ func TestReentrantMutexLost(t *testing.T) {
 		if n := h.Count(); n != 0 {
 			t.Errorf("Count() = %d after the loss, want 0", n)
 		}
-		if _, err := h.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || !errors.Is(h.Err(), idem.ErrLeaseLost) {
+		if _, err := h.Check(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) || !errors.Is(h.Err(), driver.ErrLeaseLost) {
 			t.Errorf("Check() = %v, Err() = %v; want ErrLeaseLost", err, h.Err())
 		}
 	}
@@ -356,7 +356,7 @@ func TestReentrantMutexRefusesOwners(t *testing.T) {
 	t.Parallel()
 	m := NewReentrantMutex(&zookeeper.Client{}, "/m")
 	for _, owner := range []any{nil, "", []int{1}, map[string]int{}, func() {}, [1]any{[]int{}}, math.NaN()} {
-		if h, err := m.Acquire(bounded(t), owner); err == nil || h != nil || errors.Is(err, idem.ErrLocked) {
+		if h, err := m.Acquire(bounded(t), owner); err == nil || h != nil || errors.Is(err, driver.ErrLocked) {
 			t.Errorf("Acquire(%v) = %v, %v; want a refusal", owner, h, err)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
@@ -54,7 +54,7 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 	}
 	n, err := t.DecideFor(ctx, r.path, session.OfNode)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: load: %w", idem.ErrUnavailable, err)
+		return nil, 0, fmt.Errorf("%w: load: %w", driver.ErrUnavailable, err)
 	}
 	if !n.Exists {
 		return nil, 0, nil
@@ -73,7 +73,7 @@ var ErrRegisterTooLarge = errors.New("zookeeper: register value is too large")
 // Save stores the value if the register is still at version. Version 0 means that there is no
 // value yet. It returns nil if this call stored the value. It returns ErrConflict if the register
 // was at another version and this call stored nothing, even if replies were lost. Any other error
-// wraps idem.ErrUnavailable, or is about the value or the path. After idem.ErrUnavailable the
+// wraps driver.ErrUnavailable, or is about the value or the path. After driver.ErrUnavailable the
 // value may have been stored, or may be stored yet.
 func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	if err := held.CheckPath("register", r.name, false); err != nil {
@@ -101,13 +101,13 @@ func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 			return nil
 		case version == 0 && res.RefusedBy(zk.ErrNoNode):
 			if err := t.EnsureParentsFor(ctx, r.path); err != nil {
-				return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, err)
+				return fmt.Errorf("%w: save: %w", driver.ErrUnavailable, err)
 			}
 		case res.RefusedBy(zk.ErrNodeExists), res.RefusedBy(zk.ErrBadVersion), res.RefusedBy(zk.ErrNoNode):
 			return ErrConflict
 		default:
-			return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, res.Err)
+			return fmt.Errorf("%w: save: %w", driver.ErrUnavailable, res.Err)
 		}
 	}
-	return fmt.Errorf("%w: save: the parent of %s vanished %d times: %w", idem.ErrUnavailable, r.name, held.MaxTries, res.Err)
+	return fmt.Errorf("%w: save: the parent of %s vanished %d times: %w", driver.ErrUnavailable, r.name, held.MaxTries, res.Err)
 }

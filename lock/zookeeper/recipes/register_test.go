@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -42,7 +42,7 @@ func TestRegister(t *testing.T) {
 	if err := NewRegister(r.Client, "relative").Save(bounded(t), nil, 0); err == nil {
 		t.Error("Save() at a relative path succeeded")
 	}
-	if data, v, err := NewRegister(r.Client, "relative").Load(bounded(t)); err == nil || errors.Is(err, idem.ErrUnavailable) {
+	if data, v, err := NewRegister(r.Client, "relative").Load(bounded(t)); err == nil || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Load() at a relative path = %q, %d, %v, want an error of the path", data, v, err)
 	}
 

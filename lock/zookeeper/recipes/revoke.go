@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -89,7 +89,7 @@ func (l *Lease) watchOwn() {
 // asked, the next holder is not asked. If the holder leaves before the request comes, the next
 // holder is asked.
 //
-// The error wraps idem.ErrUnavailable. The request may have been made all the same.
+// The error wraps driver.ErrUnavailable. The request may have been made all the same.
 func (m *Mutex) Revoke(ctx context.Context) error { return m.ln.revoke(ctx) }
 
 func (ln *lineup) revoke(ctx context.Context) error {
@@ -100,7 +100,7 @@ func (ln *lineup) revoke(ctx context.Context) error {
 		}
 		asked, err := askToLetGo(ctx, t, ln.path+"/"+all[0].Name)
 		if err != nil {
-			return fmt.Errorf("%w: revoke %s: %w", idem.ErrUnavailable, ln.name, err)
+			return fmt.Errorf("%w: revoke %s: %w", driver.ErrUnavailable, ln.name, err)
 		}
 		if asked {
 			return nil

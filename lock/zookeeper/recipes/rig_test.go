@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -51,9 +51,9 @@ func killSession(t testing.TB, c *zookeeper.Client, p *testserver.Proxy) {
 	zktest.KillSession(t, sessionOf(c).Session, p)
 }
 
-func taken(t testing.TB, c *zookeeper.Client, id idem.KeyID) *zookeeper.Lease {
+func taken(t testing.TB, c *zookeeper.Client, id driver.KeyID) *zookeeper.Lease {
 	t.Helper()
-	var lease idem.Lease
+	var lease driver.Lease
 	until(t, "lock taken", func() bool {
 		var err error
 		lease, err = c.Locker().TryAcquire(bounded(t), request(id))
@@ -72,11 +72,11 @@ func newRig(t testing.TB, timeout time.Duration) *rig {
 
 func (r *rig) wantHeld(l *Lease) {
 	r.Helper()
-	r.WantHeld(l.held, func(czxid int64) idem.Fence { return l.place.Fence(l.held.Table(), czxid) })
+	r.WantHeld(l.held, func(czxid int64) driver.Fence { return l.place.Fence(l.held.Table(), czxid) })
 }
 
 // wantLost checks that a lease has ended and says so.
-func (r *rig) wantLost(l idem.Lease) {
+func (r *rig) wantLost(l driver.Lease) {
 	r.Helper()
 	await(r, "Done()", l.Done())
 	if err := l.Err(); err == nil {
@@ -85,13 +85,13 @@ func (r *rig) wantLost(l idem.Lease) {
 }
 
 // pathOf is where a lease's znode is.
-func pathOf(l idem.Lease) string {
+func pathOf(l driver.Lease) string {
 	path, _ := l.(*Lease).held.Where()
 	return path
 }
 
 // lockPath is where the lock of a key is.
-func lockPath(c *zookeeper.Client, id idem.KeyID) string {
+func lockPath(c *zookeeper.Client, id driver.KeyID) string {
 	hex := id.String()
 	return base(c).Chroot + "/lock/" + hex[:3] + "/" + hex[3:]
 }

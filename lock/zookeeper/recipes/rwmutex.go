@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
@@ -57,13 +57,13 @@ func (m *RWMutex) AcquireWrite(ctx context.Context) (*Lease, error) {
 }
 
 // TryAcquireRead returns a read lock. If a writer has the lock or waits for it, the error wraps
-// idem.ErrLocked.
+// driver.ErrLocked.
 func (m *RWMutex) TryAcquireRead(ctx context.Context) (*Lease, error) {
 	return m.ln.tryAcquire(ctx, reading, behindWriters)
 }
 
 // TryAcquireWrite returns the write lock. If any caller has the lock or waits for it, the error
-// wraps idem.ErrLocked.
+// wraps driver.ErrLocked.
 func (m *RWMutex) TryAcquireWrite(ctx context.Context) (*Lease, error) {
 	return m.ln.tryAcquire(ctx, writing, first)
 }
@@ -94,8 +94,8 @@ var (
 //
 // The old lease ends as by Release.
 //
-//   - The error wraps idem.ErrLeaseLost if the lock was lost before or meanwhile. It wraps
-//     idem.ErrUnavailable if ctx ended or ZooKeeper could not be asked. In both cases the caller
+//   - The error wraps driver.ErrLeaseLost if the lock was lost before or meanwhile. It wraps
+//     driver.ErrUnavailable if ctx ended or ZooKeeper could not be asked. In both cases the caller
 //     has no lock any more, and the znode is removed in the background.
 //   - Any other error is about the lease. It is nil, a read lease, a lease of another lock or
 //     Client, or it is being downgraded already. The lease stays as it is.
@@ -124,7 +124,7 @@ func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 		if over := l.held.Over(); over != nil {
 			return nil, over
 		}
-		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
 	from := l.place
 	pos, _ := line.Parse(reading + strings.TrimPrefix(from.Name, writing))
@@ -140,11 +140,11 @@ func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 	}
 	lease, err := cl.Acquire(ctx, held.Znode{
 		Make:   func(a *held.Attempt) (string, int64, error) { return exchange(a, l, to) },
-		Delete: to.deletion, Tag: to, Fence: func(int64) idem.Fence { return l.Fence() },
+		Delete: to.deletion, Tag: to, Fence: func(int64) driver.Fence { return l.Fence() },
 	})
 	switch {
 	case err != nil && t.Err() != nil:
-		return nil, fmt.Errorf("%w: %w", idem.ErrLeaseLost, t.Err())
+		return nil, fmt.Errorf("%w: %w", driver.ErrLeaseLost, t.Err())
 	case err != nil:
 		return nil, err
 	}
@@ -182,16 +182,16 @@ func replace(a *held.Attempt, from, to *place) (czxid int64, err error) {
 		case r.Outcome == session.Applied:
 			return r.Zxid, nil
 		case r.RefusedBy(zk.ErrNoNode):
-			return 0, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost)
+			return 0, fmt.Errorf("%w: its znode is gone", driver.ErrLeaseLost)
 		case r.Outcome == session.Refused:
-			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
+			return 0, fmt.Errorf("%w: %w", driver.ErrUnavailable, r.Err)
 		case r.Outcome == session.Unknown:
 			if n, err := a.Decide(to.path(), session.OfNode); err == nil && n.Exists {
 				return n.Czxid, nil
 			}
 		}
 		if err := a.Retry(); err != nil {
-			return 0, fmt.Errorf("%w: %w", idem.ErrLeaseLost, err)
+			return 0, fmt.Errorf("%w: %w", driver.ErrLeaseLost, err)
 		}
 	}
 }

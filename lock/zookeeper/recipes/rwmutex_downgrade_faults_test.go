@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -73,7 +73,7 @@ func TestDowngradeFails(t *testing.T) {
 			r.Proxy.Cut()
 			return r.cancelAt(hold, downgrade)
 		}},
-		{"session over meanwhile", idem.ErrLeaseLost, func(r *rig, _ *Lease, downgrade ask) error {
+		{"session over meanwhile", driver.ErrLeaseLost, func(r *rig, _ *Lease, downgrade ask) error {
 			hold := r.Proxy.HoldNext(r.onLine())
 			call := r.call(bounded(r), downgrade)
 			await(r, "held request", hold.Held())
@@ -82,20 +82,20 @@ func TestDowngradeFails(t *testing.T) {
 			await(r, "answer", call.answered)
 			return call.err
 		}},
-		{"session over before", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
+		{"session over before", driver.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
 			r.kill()
 			await(r, "lease lost", held.Done())
 			_, err := downgrade(bounded(r))
 			return err
 		}},
-		{"znode removed by hand", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
+		{"znode removed by hand", driver.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
 			if err := r.Raw.Delete(pathOf(held), -1); err != nil {
 				r.Fatal(err)
 			}
 			_, err := downgrade(bounded(r))
 			return err
 		}},
-		{"znode removed by hand, request lost", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
+		{"znode removed by hand, request lost", driver.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
 			path := pathOf(held)
 			connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
 			defer connect.Release()
@@ -121,7 +121,7 @@ func TestDowngradeFails(t *testing.T) {
 			_, err := downgrade(bounded(r))
 			return err
 		}},
-		{"released", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
+		{"released", driver.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
 			recipetest.Release(r, held)
 			_, err := downgrade(bounded(r))
 			return err
@@ -133,7 +133,7 @@ func TestDowngradeFails(t *testing.T) {
 			m := NewRWMutex(r.Client, linePath)
 			held := r.queue(bounded(t), m.AcquireWrite).granted()
 			err := tt.run(r, held, func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
-			if !errors.Is(err, tt.want) || !errors.Is(err, idem.ErrLeaseLost) && !errors.Is(err, idem.ErrUnavailable) {
+			if !errors.Is(err, tt.want) || !errors.Is(err, driver.ErrLeaseLost) && !errors.Is(err, driver.ErrUnavailable) {
 				t.Errorf("Downgrade() = %v, want %v", err, tt.want)
 			}
 			await(t, "the old lease ends", held.Done())
@@ -160,11 +160,11 @@ func TestDowngradeOfAnAbandonedClient(t *testing.T) {
 	await(t, "held request", hold.Held())
 	r.Client.Abandon()
 	await(t, "answer", call.answered)
-	if !errors.Is(call.err, idem.ErrLeaseLost) {
-		t.Errorf("Downgrade() = %v, %v, want %v", call.lease, call.err, idem.ErrLeaseLost)
+	if !errors.Is(call.err, driver.ErrLeaseLost) {
+		t.Errorf("Downgrade() = %v, %v, want %v", call.lease, call.err, driver.ErrLeaseLost)
 	}
-	if err := held.Release(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Release() of a lock that may stay = %v, want %v", err, idem.ErrUnavailable)
+	if err := held.Release(bounded(t)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Release() of a lock that may stay = %v, want %v", err, driver.ErrUnavailable)
 	}
 }
 
@@ -194,8 +194,8 @@ func TestDowngradeWithoutAnswer(t *testing.T) {
 	await(t, "downgraded on the server", reply.Held())
 	r.Proxy.Refuse(true)
 	await(t, "answer", call.answered)
-	if !errors.Is(call.err, idem.ErrUnavailable) && !errors.Is(call.err, idem.ErrLeaseLost) {
-		t.Errorf("Downgrade() = %v, %v; want %v", call.lease, call.err, idem.ErrUnavailable)
+	if !errors.Is(call.err, driver.ErrUnavailable) && !errors.Is(call.err, driver.ErrLeaseLost) {
+		t.Errorf("Downgrade() = %v, %v; want %v", call.lease, call.err, driver.ErrUnavailable)
 	}
 	await(t, "the old lease ends", held.Done())
 	r.Proxy.Restore()

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -82,8 +82,8 @@ func (r *rig) wantDowngraded(old, lease *Lease) {
 	if err := old.Err(); err != nil {
 		r.Errorf("Err() of the old lease = %v, want none", err)
 	}
-	if _, err := old.Check(bounded(r)); !errors.Is(err, idem.ErrLeaseLost) {
-		r.Errorf("Check() of the old lease = %v, want %v", err, idem.ErrLeaseLost)
+	if _, err := old.Check(bounded(r)); !errors.Is(err, driver.ErrLeaseLost) {
+		r.Errorf("Check() of the old lease = %v, want %v", err, driver.ErrLeaseLost)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestDowngradeTwice(t *testing.T) {
 		switch {
 		case c.err == nil:
 			won = append(won, c.lease)
-		case !errors.Is(c.err, idem.ErrLeaseLost) && !errors.Is(c.err, errDowngrading):
+		case !errors.Is(c.err, driver.ErrLeaseLost) && !errors.Is(c.err, errDowngrading):
 			t.Errorf("Downgrade() = %v", c.err)
 		}
 	}

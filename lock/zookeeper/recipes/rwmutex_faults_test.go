@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -101,7 +101,7 @@ func TestLineGivenUpInDoubt(t *testing.T) {
 		r.awaitPlaces(2)
 		cancel()
 		await(r, "answer", c.answered)
-		if !errors.Is(c.err, context.Canceled) || !errors.Is(c.err, idem.ErrUnavailable) {
+		if !errors.Is(c.err, context.Canceled) || !errors.Is(c.err, driver.ErrUnavailable) {
 			r.Errorf("acquire = %v, %v; want %v", c.lease, c.err, context.Canceled)
 		}
 		connect.Release()
@@ -119,8 +119,8 @@ func TestLineGivenUpWaiting(t *testing.T) {
 		r.watching(r.Client)
 		cancel()
 		await(r, "answer", c.answered)
-		if !errors.Is(c.err, idem.ErrLocked) || !errors.Is(c.err, context.Canceled) {
-			r.Errorf("acquire = %v, %v; want %v and %v", c.lease, c.err, idem.ErrLocked, context.Canceled)
+		if !errors.Is(c.err, driver.ErrLocked) || !errors.Is(c.err, context.Canceled) {
+			r.Errorf("acquire = %v, %v; want %v and %v", c.lease, c.err, driver.ErrLocked, context.Canceled)
 		}
 		r.wantGood(held, 0)
 		recipetest.Release(r, held)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
@@ -74,7 +74,7 @@ func (p *chance) take(f ask, op any) (l *Lease, since int64) {
 	since = p.h.now()
 	l, err := f(ctx)
 	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, idem.ErrLocked) && !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
+		if ctx.Err() == nil && !errors.Is(err, driver.ErrLocked) && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrLeaseLost) {
 			p.Errorf("acquire = %v", err)
 		}
 		return nil, since

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -57,8 +57,8 @@ func TestLineAcquireAfterLostServer(t *testing.T) {
 		short.wantWaiting()
 		cancel()
 		await(r, "answer", short.answered)
-		if !errors.Is(short.err, idem.ErrUnavailable) || !errors.Is(short.err, context.Canceled) {
-			r.Errorf("acquire = %v, %v; want %v and %v", short.lease, short.err, idem.ErrUnavailable, context.Canceled)
+		if !errors.Is(short.err, driver.ErrUnavailable) || !errors.Is(short.err, context.Canceled) {
+			r.Errorf("acquire = %v, %v; want %v and %v", short.lease, short.err, driver.ErrUnavailable, context.Canceled)
 		}
 		long.wantWaiting()
 		r.Proxy.Refuse(false)

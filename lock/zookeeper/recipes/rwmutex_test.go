@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -167,7 +167,7 @@ func TestRWMutexReaderBehindCancelledWriter(t *testing.T) {
 	there.wantWaiting()
 	cancel(gaveUp)
 	await(t, "writer gives up", writer.answered)
-	if !errors.Is(writer.err, idem.ErrLocked) || !errors.Is(writer.err, gaveUp) {
+	if !errors.Is(writer.err, driver.ErrLocked) || !errors.Is(writer.err, gaveUp) {
 		t.Errorf("AcquireWrite() = %v, want ErrLocked and %v", writer.err, gaveUp)
 	}
 	l1, l2 := here.granted(), there.granted()
@@ -194,7 +194,7 @@ func TestRWMutexTryAcquire(t *testing.T) {
 	}
 	refused := func(what string, f ask) {
 		t.Helper()
-		if l, err := f(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		if l, err := f(bounded(t)); !errors.Is(err, driver.ErrLocked) {
 			t.Errorf("%s: try = %v, %v; want ErrLocked", what, l, err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
@@ -67,7 +67,7 @@ func (sem *Semaphore) Acquire(ctx context.Context, n int) (*Lease, error) {
 }
 
 // TryAcquire returns n permits if they are free and no caller waits. Otherwise the error wraps
-// idem.ErrLocked.
+// driver.ErrLocked.
 func (sem *Semaphore) TryAcquire(ctx context.Context, n int) (*Lease, error) {
 	return sem.get(ctx, n, sem.ln.tryAcquire)
 }
@@ -115,7 +115,7 @@ func (sem *Semaphore) agreed(ctx context.Context, l *Lease) error {
 		n, err := t.DecideFor(ctx, ln.path, session.OfNode)
 		switch {
 		case err != nil:
-			return l.notYet(ctx, fmt.Errorf("%w: %w", idem.ErrUnavailable, err))
+			return l.notYet(ctx, fmt.Errorf("%w: %w", driver.ErrUnavailable, err))
 		case !n.Exists:
 			return l.held.Lose()
 		case len(n.Data) > 0:
@@ -130,7 +130,7 @@ func (sem *Semaphore) agreed(ctx context.Context, l *Lease) error {
 		}
 		r := once.Write(ctx, t, nil, &zk.SetDataRequest{Path: ln.path, Data: ln.data, Version: n.Version})
 		if r.Outcome != session.Applied && !r.RefusedBy(zk.ErrBadVersion) {
-			return l.notYet(ctx, fmt.Errorf("%w: set the number of permits of %s: %w", idem.ErrUnavailable, ln.name, r.Err))
+			return l.notYet(ctx, fmt.Errorf("%w: set the number of permits of %s: %w", driver.ErrUnavailable, ln.name, r.Err))
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -206,7 +206,7 @@ func TestSemaphoreLostPermits(t *testing.T) {
 	if _, err := r.Raw.Create(r.Config.Chroot+"/closed", nil, 0, zk.WorldACL(zk.PermAll&^zk.PermWrite)); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := NewSemaphore(r.Client, "/closed", 3).TryAcquire(bounded(t), 1); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, zk.ErrNoAuth) {
+	if l, err := NewSemaphore(r.Client, "/closed", 3).TryAcquire(bounded(t), 1); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, zk.ErrNoAuth) {
 		t.Errorf("TryAcquire() = %v, %v; want %v", l, err, zk.ErrNoAuth)
 	}
 }

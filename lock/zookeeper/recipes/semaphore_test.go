@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
@@ -146,7 +146,7 @@ func TestSemaphoreWeights(t *testing.T) {
 	big := r.queue(bounded(t), semAsk(r.Client, 3, 3))
 	small := r.queue(bounded(t), semAsk(r.Other, 3, 1))
 	recipetest.Release(r, two)
-	if l, err := NewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1); !errors.Is(err, idem.ErrLocked) {
+	if l, err := NewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1); !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("TryAcquire() past those who wait = %v, %v; want ErrLocked", l, err)
 	}
 	big.wantWaiting()

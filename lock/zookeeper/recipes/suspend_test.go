@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -33,8 +33,8 @@ func TestSuspendedHoldIsTold(t *testing.T) {
 	}
 	r.Proxy.Freeze(testserver.Both)
 	clock.Advance(r.Config.SessionTimeout)
-	if err := hold.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("Err() after a suspension = %v, want %v", err, idem.ErrLeaseLost)
+	if err := hold.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("Err() after a suspension = %v, want %v", err, driver.ErrLeaseLost)
 	}
 	await(t, "Done() after a suspension", hold.Done())
 }
@@ -47,7 +47,7 @@ func TestSuspendedWhileQueueingUp(t *testing.T) {
 	for what, tt := range map[string]struct {
 		answer testserver.Match
 		want   error
-	}{"place in line": {place, idem.ErrUnavailable}, "turn": {turn, idem.ErrLeaseLost}} {
+	}{"place in line": {place, driver.ErrUnavailable}, "turn": {turn, driver.ErrLeaseLost}} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			r, clock := still(t)

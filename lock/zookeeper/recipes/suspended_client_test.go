@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
@@ -14,13 +14,13 @@ import (
 )
 
 // wait is a call for the lease of any recipe.
-type wait func(ctx context.Context, c *zookeeper.Client) (idem.Lease, error)
+type wait func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error)
 
 // leaseOf makes a nil lease a nil interface.
 func leaseOf[L interface {
 	comparable
-	idem.Lease
-}](l L, err error) (idem.Lease, error) {
+	driver.Lease
+}](l L, err error) (driver.Lease, error) {
 	var none L
 	if l == none {
 		return nil, err
@@ -30,22 +30,22 @@ func leaseOf[L interface {
 
 // recipes of this package, and what a caller waits for behind them.
 func recipesOfOneLine() map[string]struct{ holds, wants wait } {
-	mutex := func(ctx context.Context, c *zookeeper.Client) (idem.Lease, error) {
+	mutex := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
 		return leaseOf(NewMutex(c, linePath).Acquire(ctx))
 	}
-	reentrant := func(ctx context.Context, c *zookeeper.Client) (idem.Lease, error) {
+	reentrant := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
 		return leaseOf(NewReentrantMutex(c, linePath).Acquire(ctx, "owner"))
 	}
-	read := func(ctx context.Context, c *zookeeper.Client) (idem.Lease, error) {
+	read := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
 		return leaseOf(NewRWMutex(c, linePath).AcquireRead(ctx))
 	}
-	write := func(ctx context.Context, c *zookeeper.Client) (idem.Lease, error) {
+	write := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
 		return leaseOf(NewRWMutex(c, linePath).AcquireWrite(ctx))
 	}
-	permits := func(ctx context.Context, c *zookeeper.Client) (idem.Lease, error) {
+	permits := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
 		return leaseOf(semAsk(c, 2, 2)(ctx))
 	}
-	campaign := func(ctx context.Context, c *zookeeper.Client) (idem.Lease, error) {
+	campaign := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
 		return leaseOf(NewElection(c, linePath, "candidate").Campaign(ctx))
 	}
 	return map[string]struct{ holds, wants wait }{
@@ -68,7 +68,7 @@ func TestSuspendedClientGivesOutNoLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			type answer struct {
-				lease     idem.Lease
+				lease     driver.Lease
 				err       error
 				suspended error // at the time of the answer
 			}
@@ -110,16 +110,16 @@ func TestTurnGivenUpWhileSuspended(t *testing.T) {
 	before, second := pairOf(t, r.Client)
 	r.suspend()
 	alone := []line.Position{second.place.Position} // seen before the connection broke
-	if _, _, err := second.judge(canceled(t), first, alone); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("judge() = %v, want %v and its cause", err, idem.ErrUnavailable)
+	if _, _, err := second.judge(canceled(t), first, alone); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("judge() = %v, want %v and its cause", err, driver.ErrUnavailable)
 	}
 	before.ReleaseInBackground()
 	handed, err := second.awaitHandOver(canceled(t), before, second.held.Table().Now())
-	for err != nil && errors.Is(err, idem.ErrLocked) { // it saw the end of its context first
+	for err != nil && errors.Is(err, driver.ErrLocked) { // it saw the end of its context first
 		handed, err = second.awaitHandOver(canceled(t), before, second.held.Table().Now())
 	}
-	if handed || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) || second.Err() != nil {
-		t.Errorf("awaitHandOver() = %t, %v, want %v and its cause", handed, err, idem.ErrUnavailable)
+	if handed || !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) || second.Err() != nil {
+		t.Errorf("awaitHandOver() = %t, %v, want %v and its cause", handed, err, driver.ErrUnavailable)
 	}
 	r.Proxy.Refuse(false)
 	releaseAll(t, []*Lease{second})

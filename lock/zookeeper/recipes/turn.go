@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -23,8 +23,8 @@ const anyChange = -1
 // first is the rule of an exclusive lock. Each place waits for the one right before it.
 func first(_ []line.Position, me int) (turn bool, behind int) { return me == 0, me - 1 }
 
-// awaitTurn waits for the turn of the place. The error wraps idem.ErrLeaseLost if the place is
-// gone, and idem.ErrLocked if ctx ended first.
+// awaitTurn waits for the turn of the place. The error wraps driver.ErrLeaseLost if the place is
+// gone, and driver.ErrLocked if ctx ended first.
 func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 	for {
 		looked := l.held.Table().Now()
@@ -52,7 +52,7 @@ func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 }
 
 // turnAtOnce returns nil if the place has its turn now. Otherwise the error wraps
-// idem.ErrLocked. It does not count the places that this session is giving back, and waits
+// driver.ErrLocked. It does not count the places that this session is giving back, and waits
 // until they are gone. So a caller finds the lock free right after it released the lock in the
 // background.
 func (l *Lease) turnAtOnce(ctx context.Context, r rule) error {
@@ -74,7 +74,7 @@ func (l *Lease) turnAtOnce(ctx context.Context, r rule) error {
 		// The line may still show a place whose claim was freed after the look began. The
 		// next look does not show it.
 		if !turn && (again || t.Freed() == freed) {
-			return fmt.Errorf("%w: %s", idem.ErrLocked, l.place.lineup.name)
+			return fmt.Errorf("%w: %s", driver.ErrLocked, l.place.lineup.name)
 		}
 		if !turn {
 			continue
@@ -199,8 +199,8 @@ func (l *Lease) awaitChange(ctx context.Context, ch <-chan struct{}) error {
 	}
 }
 
-// awaitConnection waits until the client may give out leases. The error wraps idem.ErrLeaseLost if
-// the place was lost first, and idem.ErrUnavailable and the cause of ctx if ctx ended first.
+// awaitConnection waits until the client may give out leases. The error wraps driver.ErrLeaseLost if
+// the place was lost first, and driver.ErrUnavailable and the cause of ctx if ctx ended first.
 func (l *Lease) awaitConnection(ctx context.Context) error {
 	err := l.held.Table().AwaitUp(ctx)
 	switch over := l.held.Over(); {
@@ -209,7 +209,7 @@ func (l *Lease) awaitConnection(ctx context.Context) error {
 	case over != nil:
 		return over
 	}
-	return fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, l.place.lineup.name, err)
+	return fmt.Errorf("%w: %s: %w", driver.ErrUnavailable, l.place.lineup.name, err)
 }
 
 // notYet returns the error of a place still without its turn. It names the loss of the place,
@@ -219,7 +219,7 @@ func (l *Lease) notYet(ctx context.Context, err error) error {
 		return over
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %s: %w", idem.ErrLocked, l.place.lineup.name, context.Cause(ctx))
+		return fmt.Errorf("%w: %s: %w", driver.ErrLocked, l.place.lineup.name, context.Cause(ctx))
 	}
 	return err
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
@@ -60,8 +60,8 @@ func TestFirstLook(t *testing.T) {
 			r := newRig(t, 0)
 			reply := r.Proxy.HoldNextReply(look(r))
 			defer reply.Release()
-			if err := r.cancelAt(reply, r.asks()[name]); !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
-				t.Errorf("%s() = %v, want %v and its cause", name, err, idem.ErrLocked)
+			if err := r.cancelAt(reply, r.asks()[name]); !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%s() = %v, want %v and its cause", name, err, driver.ErrLocked)
 			}
 			reply.Release()
 			r.wantClean(r.Client)
@@ -78,8 +78,8 @@ func TestFirstLook(t *testing.T) {
 			r.removeLine()
 			request.Release()
 			await(t, "answer", call.answered)
-			if call.lease != nil || !errors.Is(call.err, idem.ErrLeaseLost) {
-				t.Errorf("%s() = %v, %v, want %v", name, call.lease, call.err, idem.ErrLeaseLost)
+			if call.lease != nil || !errors.Is(call.err, driver.ErrLeaseLost) {
+				t.Errorf("%s() = %v, %v, want %v", name, call.lease, call.err, driver.ErrLeaseLost)
 			}
 			r.wantClean(r.Client)
 		})
@@ -114,8 +114,8 @@ func TestTryLooksAgainAfterItsWait(t *testing.T) {
 	path, czxid := leaving.held.Where()
 	removed(l.held.Table().Remove(path, czxid, false))
 	await(t, "answer", call.answered)
-	if !errors.Is(call.err, idem.ErrLeaseLost) {
-		t.Errorf("turnAtOnce() without a znode = %v, want %v", call.err, idem.ErrLeaseLost)
+	if !errors.Is(call.err, driver.ErrLeaseLost) {
+		t.Errorf("turnAtOnce() without a znode = %v, want %v", call.err, driver.ErrLeaseLost)
 	}
 	r.wantClean(r.Client)
 }
@@ -153,8 +153,8 @@ func TestGivenUpInACrowd(t *testing.T) {
 	}
 	await(t, "the watch", l.held.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
 	for range 50 { // it may see the watch or its own end first
-		if err := l.awaitTurnInCrowd(canceled(t), sem.enough); !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
-			t.Fatalf("awaitTurnInCrowd() given up = %v, want %v and its cause", err, idem.ErrLocked)
+		if err := l.awaitTurnInCrowd(canceled(t), sem.enough); !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) {
+			t.Fatalf("awaitTurnInCrowd() given up = %v, want %v and its cause", err, driver.ErrLocked)
 		}
 	}
 	releaseAll(t, []*Lease{l})
@@ -167,8 +167,8 @@ func TestRefusedTryIsNoUseOfTheLine(t *testing.T) {
 	r := newRig(t, 0)
 	m := NewMutex(r.Client, linePath)
 	l := r.call(bounded(t), m.TryAcquire).granted()
-	if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
-		t.Fatalf("TryAcquire() = %v, %v, want %v", l, err, idem.ErrLocked)
+	if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) {
+		t.Fatalf("TryAcquire() = %v, %v, want %v", l, err, driver.ErrLocked)
 	}
 	r.awaitPlaces(1)
 	recipetest.Release(r, l)
@@ -190,12 +190,12 @@ func TestGivenUpInACrowdAfterASuspension(t *testing.T) {
 	await(t, "the watch", l.held.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
 	r.Proxy.Freeze(testserver.Both)
 	clock.Advance(r.Config.SessionTimeout)
-	if err := l.Err(); !errors.Is(err, idem.ErrLeaseLost) {
-		t.Fatalf("Err() after a suspension = %v, want %v", err, idem.ErrLeaseLost)
+	if err := l.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		t.Fatalf("Err() after a suspension = %v, want %v", err, driver.ErrLeaseLost)
 	}
 	for range 50 { // it may see the loss, the watch or its own end first
-		if err := l.awaitTurnInCrowd(canceled(t), sem.enough); !errors.Is(err, idem.ErrLeaseLost) {
-			t.Fatalf("awaitTurnInCrowd() of a lost place = %v, want %v", err, idem.ErrLeaseLost)
+		if err := l.awaitTurnInCrowd(canceled(t), sem.enough); !errors.Is(err, driver.ErrLeaseLost) {
+			t.Fatalf("awaitTurnInCrowd() of a lost place = %v, want %v", err, driver.ErrLeaseLost)
 		}
 	}
 	recipetest.Release(r, holder)

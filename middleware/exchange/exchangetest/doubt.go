@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // doubtCases are about what a client is told while the outcome is in doubt.
@@ -27,7 +29,7 @@ var doubtCases = []testCase{
 			if b.want(a, a.StatusCode, "not now", false); fmt.Sprint(a.StatusCode) != key || a.Header.Get("Set-Cookie") == "" || a.Header.Get("Retry-After") != "7" {
 				b.Errorf("answer = %d, %v, want %s with the handler's headers", a.StatusCode, a.Header, key)
 			}
-			b.wantState(key, idem.StateUnknown)
+			b.wantState(key, driver.StateUnknown)
 			b.wantDoubt(b.pay(key), key, "")
 		}
 		b.wantRuns(7)
@@ -47,7 +49,7 @@ var doubtCases = []testCase{
 			b.wantDoubt(b.pay(key), key, retryAfter)
 			b.wantDoubt(b.pay(key), key, "")
 			rec, err := b.records.Get(b.Context(), idem.NewKeyID("merchant", idem.Key(key)))
-			if err != nil || rec.State != idem.StateUnknown || rec.Response == nil || fmt.Sprint(rec.Response.Status) != key {
+			if err != nil || rec.State != driver.StateUnknown || rec.Response == nil || fmt.Sprint(rec.Response.Status) != key {
 				b.Errorf("record = %+v, %v, want the handler's %s", rec, err, key)
 			}
 		}
@@ -60,7 +62,7 @@ var doubtCases = []testCase{
 		})
 		b.wantDoubt(b.pay("k1"), "k1", "")
 		b.wantDoubt(b.pay("k1"), "k1", "")
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 		b.wantRuns(1)
 	}},
 	{"a refusal of a handler that was cut off is not told as final", func(b *bundle) {
@@ -97,8 +99,8 @@ var doubtCases = []testCase{
 		b.protect(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 		b.want(b.pay("k1"), 500, "", false)
 		b.wantDoubt(b.pay("k1"), "k1", "")
-		_, err := b.engine.Decide(b.Context(), idem.NewKeyID("merchant", "k1"), idem.Attempt{},
-			idem.Applied(idem.Response{Status: 201, Body: []byte("decided")}), idem.Decision{By: "alice"}, &b.policy)
+		_, err := b.engine.Decide(b.Context(), idem.NewKeyID("merchant", "k1"), driver.Attempt{},
+			idem.Applied(idem.Response{Status: 201, Body: []byte("decided")}), driver.Decision{By: "alice"}, &b.policy)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -123,7 +125,7 @@ var doubtCases = []testCase{
 		go send()
 		receive(b, "the first request", running)
 		go send()
-		b.eventually("the duplicate waits", func() bool { return b.events(idem.EventJoined) > 0 })
+		b.eventually("the duplicate waits", func() bool { return b.events(telemetry.EventJoined) > 0 })
 		close(goOn)
 		first, second := receive(b, "an answer", answers), receive(b, "an answer", answers)
 		if first.StatusCode == http.StatusConflict {
@@ -140,7 +142,7 @@ var doubtCases = []testCase{
 			b.want(b.pay("k1"), 500, "", false)
 		}
 		b.wantDoubt(b.pay("k1"), "k1", "")
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 		b.wantRuns(3)
 	}},
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // success is what the handlers of these cases answer. It is longer than [earlyLimit].
@@ -158,7 +159,7 @@ func earlyMatrix() (cases []testCase) {
 func replaced(b *bundle, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h(w, r)
-		b.operator(r.Context(), &idem.Response{Status: 201, Body: []byte("decided")})
+		b.operator(r.Context(), &driver.Response{Status: 201, Body: []byte("decided")})
 	}
 }
 
@@ -299,7 +300,7 @@ var otherEarlyCases = []testCase{
 			panic("boom")
 		}, recovering)
 		b.wantBrokenOff("k1")
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 	}},
 	{"a response without a body is complete with its head, and waits", func(b *bundle) {
 		for i, status := range []int{204, 304} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // failureCases are about handlers that fail.
@@ -88,7 +89,7 @@ var failureCases = []testCase{
 			b.wantRefusal(b.pay("k1"), idem.CodeOutcomeUnknown)
 		}
 		b.wantRuns(1)
-		if n := b.events(idem.EventMisused); n != 1 {
+		if n := b.events(telemetry.EventMisused); n != 1 {
 			b.Errorf("%d events misused, want one", n)
 		}
 	}},
@@ -172,7 +173,7 @@ var wiringCases = []testCase{
 			"no methods":                {b.engine, b.policy, Options{Methods: []string{}}},
 			"no method's name":          {b.engine, b.policy, Options{Methods: []string{"PO ST"}}},
 			"a method in small letters": {b.engine, b.policy, Options{Methods: []string{"POST", "patch"}}},
-			"an optional token":         {b.engine, idem.Policy{AllowGlobalKeys: true, Kind: idem.IssuedToken}, Options{Optional: true}},
+			"an optional token":         {b.engine, idem.Policy{AllowGlobalKeys: true, IssuedTokens: true}, Options{Optional: true}},
 			"a URI with a fragment":     {b.engine, b.policy, Options{Documents: "https://example.com/#keys"}},
 			"a URI for a header":        {b.engine, b.policy, Options{Documents: "https://example.com/>; rel=\"x"}},
 			"a URI without a scheme":    {b.engine, b.policy, Options{Documents: "://example.com"}},

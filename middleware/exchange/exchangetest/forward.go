@@ -12,7 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // forwardCases are about a handler that hands its request on to a service that knows no keys. That
@@ -71,7 +71,7 @@ func (b *bundle) forwardOnce(bank *bank, req *http.Request) {
 		b.Errorf("one request was answered with %d %q, and the bank charged %d times, want 502 and one charge", a.StatusCode, a.body, n)
 	}
 	b.wantRuns(1)
-	b.wantState("k1", idem.StateUnknown)
+	b.wantState("k1", driver.StateUnknown)
 }
 
 // bank is a service that knows no keys.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // givenUpCases are about handlers that begin a response and end with another outcome.
@@ -26,7 +27,7 @@ var givenUpCases = []testCase{
 			b.Errorf("header = %v", a.Header)
 		}
 		b.wantDoubt(b.pay("k1"), "k1", "")
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 		b.wantRuns(1)
 	}},
 	{"an error after the body was begun takes its place", func(b *bundle) {
@@ -41,7 +42,7 @@ var givenUpCases = []testCase{
 			b.Errorf("Content-Type = %q", got)
 		}
 		b.wantDoubt(b.pay("k1"), "k1", "")
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 	}},
 	{"a panic that is recovered inside breaks a streamed response off", func(b *bundle) {
 		b.protect(recovering(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,7 +53,7 @@ var givenUpCases = []testCase{
 		})).ServeHTTP)
 		b.wantBrokenOff("k1")
 		b.wantDoubt(b.pay("k1"), "k1", "")
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 	}},
 	{"a panic after the connection was hijacked, recovered inside, is in doubt", func(b *bundle) {
 		b.protect(recovering(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +67,7 @@ var givenUpCases = []testCase{
 		})).ServeHTTP)
 		_, _ = b.trySend(b.request("POST", "/pay", "k1", payBody))
 		b.wantDoubt(b.afterwards("k1", payBody), "k1", "")
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 	}},
 	{"a hijack that fails leaves the response as it was", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
@@ -77,7 +78,7 @@ var givenUpCases = []testCase{
 		}, withoutHijack)
 		b.want(b.pay("k1"), 500, "no upgrade\n", false)
 		b.wantDoubt(b.pay("k1"), "k1", "")
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 	}},
 	{"a connection that cannot be hijacked leaves the response as it was", func(b *bundle) {
 		b.overHTTP2 = true
@@ -89,7 +90,7 @@ var givenUpCases = []testCase{
 			http.Error(w, "no upgrade", 500)
 		})
 		b.want(b.pay("k1"), 500, "no upgrade\n", false)
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 	}},
 	{"a stream that others have settled is broken off", supersededStream},
 	{"a stream over HTTP/2 that others have settled is broken off", func(b *bundle) {
@@ -116,7 +117,7 @@ func supersededStream(b *bundle) {
 		events(w)
 		_, _ = io.WriteString(w, "part")
 		w.(http.Flusher).Flush()
-		b.operator(r.Context(), &idem.Response{Status: 201, Body: []byte("decided")})
+		b.operator(r.Context(), &driver.Response{Status: 201, Body: []byte("decided")})
 	}, recovering)
 	b.wantBrokenOff("k1")
 	b.want(b.pay("k1"), 201, "decided", true)
@@ -132,7 +133,7 @@ func (b *bundle) wantBrokenOff(key string) {
 	}
 }
 
-func (b *bundle) wantState(key string, want idem.State) {
+func (b *bundle) wantState(key string, want driver.State) {
 	b.Helper()
 	got, err := b.engine.Status(b.Context(), "merchant", idem.Key(key))
 	if err != nil || got.State != want {

@@ -208,7 +208,7 @@ var identityCases = []testCase{
 	{"a client key on a token route is no token", func(b *bundle) {
 		b.protect(created)
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
-		b.policy.Kind = idem.IssuedToken
+		b.policy.IssuedTokens = true
 		b.protectAgain()
 		b.wantRefusal(b.pay("k1"), idem.CodeTokenUnknown)
 		b.wantRuns(1)
@@ -235,7 +235,7 @@ var identityCases = []testCase{
 		b.wantRuns(1)
 	}},
 	{"issued tokens", func(b *bundle) {
-		b.policy.Kind = idem.IssuedToken
+		b.policy.IssuedTokens = true
 		b.protect(created)
 		var issued struct {
 			Token     string    `json:"token"`
@@ -257,7 +257,7 @@ var identityCases = []testCase{
 		b.wantRefusal(b.pay("k1"), idem.CodeTokenUnknown)
 		b.want(b.pay(issued.Token), 201, `{"id":"p1"}`, false)
 		b.want(b.pay(issued.Token), 201, `{"id":"p1"}`, true)
-		b.policy.Kind = idem.ClientKey
+		b.policy.IssuedTokens = false
 		b.protectAgain()
 		b.wantRefusal(b.pay(issued.Token), idem.CodeKeyReused)
 		b.wantRuns(1)

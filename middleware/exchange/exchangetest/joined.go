@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
@@ -17,16 +19,16 @@ type ledger struct {
 	*memorystore.Store
 
 	mu        sync.Mutex
-	conflicts int                 // transactions that are still to meet one
-	commit    error               // that COMMIT fails with
-	open      map[idem.KeyID]bool // transactions
-	paid      int                 // transactions that have committed
+	conflicts int                   // transactions that are still to meet one
+	commit    error                 // that COMMIT fails with
+	open      map[driver.KeyID]bool // transactions
+	paid      int                   // transactions that have committed
 }
 
-var _ idem.JoinedStore = (*ledger)(nil)
+var _ driver.JoinedStore = (*ledger)(nil)
 
 func newLedger(records *memorystore.Store, conflicts int) *ledger {
-	return &ledger{Store: records, conflicts: conflicts, open: map[idem.KeyID]bool{}}
+	return &ledger{Store: records, conflicts: conflicts, open: map[driver.KeyID]bool{}}
 }
 
 // engine returns an engine in joined mode.
@@ -50,7 +52,7 @@ func (l *ledger) engine(t testing.TB, opts ...idem.Option) *idem.Engine {
 func (b *bundle) joinLedger() *ledger {
 	b.Helper()
 	l := newLedger(b.records, 0)
-	b.engine = l.engine(b.T, idem.WithObserver(func(_ context.Context, ev idem.Event) { b.seen[ev.Type].Add(1) }))
+	b.engine = l.engine(b.T, idem.WithObserver(func(_ context.Context, ev telemetry.Event) { b.seen[ev.Type].Add(1) }))
 	return l
 }
 
@@ -66,7 +68,7 @@ func (l *ledger) conflict() bool {
 func (l *ledger) refuse() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.commit = errors.Join(idem.ErrRolledBack, errors.New("a deferred constraint"))
+	l.commit = errors.Join(driver.ErrRolledBack, errors.New("a deferred constraint"))
 }
 
 func (l *ledger) payments() int {
@@ -85,48 +87,48 @@ func (b *bundle) pays(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func (l *ledger) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (idem.JoinedBegin, error) {
+func (l *ledger) BeginJoined(ctx context.Context, id driver.KeyID, req driver.JoinedRequest) (driver.JoinedBegin, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open[id] {
-		return idem.JoinedBegin{Held: true}, nil
+		return driver.JoinedBegin{Held: true}, nil
 	}
 	rec, err := l.Get(ctx, id)
-	if err != nil || rec.State != idem.StateNone && rec.State != idem.StateReleased {
-		return idem.JoinedBegin{Record: rec}, err
+	if err != nil || rec.State != driver.StateNone && rec.State != driver.StateReleased {
+		return driver.JoinedBegin{Record: rec}, err
 	}
-	b := idem.JoinedBegin{Tx: &ledgerTx{l, id}, Replaced: idem.Replaced{State: rec.State, Attempt: rec.Attempt}}
+	b := driver.JoinedBegin{Tx: &ledgerTx{l, id}, Replaced: driver.Replaced{State: rec.State, Attempt: rec.Attempt}}
 	n := rec.Attempt.Number + 1
-	rec.State, rec.Kind, rec.Route, rec.Fingerprint, rec.Started = idem.StatePending, req.Kind, req.Route, req.Fingerprint, time.Now()
-	rec.Attempt = idem.Attempt{Number: n, Fence: idem.JoinedFence(n), Nonce: req.Nonce}
+	rec.State, rec.Kind, rec.Route, rec.Fingerprint, rec.Started = driver.StatePending, req.Kind, req.Route, req.Fingerprint, time.Now()
+	rec.Attempt = driver.Attempt{Number: n, Fence: driver.JoinedFence(n), Nonce: req.Nonce}
 	b.Record, l.open[id] = rec, true
 	return b, nil
 }
 
-func (l *ledger) Held(_ context.Context, id idem.KeyID) (bool, error) {
+func (l *ledger) Held(_ context.Context, id driver.KeyID) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open[id], nil
 }
 
-func (l *ledger) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+func (l *ledger) Probe(ctx context.Context, id driver.KeyID) (driver.Record, error) {
 	return l.Get(ctx, id)
 }
 
-func (l *ledger) Bind(_ context.Context, _ idem.KeyID, fp idem.Fingerprint, _ time.Duration) (idem.Fingerprint, error) {
+func (l *ledger) Bind(_ context.Context, _ driver.KeyID, fp driver.Fingerprint, _ time.Duration) (driver.Fingerprint, error) {
 	return fp, nil
 }
 
 // ledgerTx is the transaction of one attempt.
 type ledgerTx struct {
 	ledger *ledger
-	id     idem.KeyID
+	id     driver.KeyID
 }
 
-func (tx *ledgerTx) Commit(ctx context.Context, s idem.Settlement) error {
+func (tx *ledgerTx) Commit(ctx context.Context, s driver.Settlement) error {
 	l := tx.ledger
 	if l.conflict() {
-		return idem.ErrConflict
+		return driver.ErrConflict
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +137,7 @@ func (tx *ledgerTx) Commit(ctx context.Context, s idem.Settlement) error {
 	}
 	res, err := l.Settle(ctx, tx.id, s)
 	if err == nil && !res.Settled {
-		err = idem.ErrRolledBack
+		err = driver.ErrRolledBack
 	}
 	if err == nil {
 		l.paid++
@@ -154,9 +156,9 @@ func (tx *ledgerTx) Release(context.Context) {
 
 func (tx *ledgerTx) Check(context.Context) (time.Duration, error) { return time.Minute, nil }
 
-// Conflict takes [idem.ErrConflict] for the error of a statement.
+// Conflict takes [driver.ErrConflict] for the error of a statement.
 func (tx *ledgerTx) Conflict(err error) bool {
-	return errors.Is(err, idem.ErrConflict) && tx.ledger.conflict()
+	return errors.Is(err, driver.ErrConflict) && tx.ledger.conflict()
 }
 
 // RefusingCommit returns an engine in joined mode, in memory, whose database refuses every COMMIT,

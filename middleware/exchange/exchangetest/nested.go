@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // nestedCases are about requests that meet the middleware within an execution.
@@ -51,7 +52,7 @@ var nestedCases = []testCase{
 	{"another policy for the same key is a wiring error, and the client reads that the outcome is unknown", func(b *bundle) {
 		for name, change := range map[string]func(*idem.Policy){
 			"name":     func(p *idem.Policy) { p.Name = "other" },
-			"kind":     func(p *idem.Policy) { p.Kind = idem.IssuedToken },
+			"kind":     func(p *idem.Policy) { p.IssuedTokens = true },
 			"resolver": func(p *idem.Policy) { p.InDoubt = idem.AskResolver(applied) },
 			"deadline": func(p *idem.Policy) { p.HandlerTimeout = time.Hour },
 		} {
@@ -60,7 +61,7 @@ var nestedCases = []testCase{
 			change(&other)
 			b.protect(b.again(other, func(http.ResponseWriter, *http.Request) { b.Errorf("%s: the handler ran", name) }))
 			b.wantDoubt(b.pay(name), name, "")
-			b.wantState(name, idem.StateUnknown)
+			b.wantState(name, driver.StateUnknown)
 		}
 	}},
 	{"another key is an execution of its own", func(b *bundle) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 // optionCases are about the options of a route.
@@ -62,8 +63,8 @@ var optionCases = []testCase{
 			b.want(b.send(b.request("POST", "/pay", "", payBody)), 201, `{"id":"p1"}`, false)
 		}
 		b.wantRuns(2)
-		if got := b.events(idem.EventUnprotected); got != 2 {
-			b.Errorf("%d events %v, want 2", got, idem.EventUnprotected)
+		if got := b.events(telemetry.EventUnprotected); got != 2 {
+			b.Errorf("%d events %v, want 2", got, telemetry.EventUnprotected)
 		}
 		b.want(b.send(b.request("GET", "/pay", "", "")), 201, `{"id":"p1"}`, false) // needs none anyway
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
@@ -71,8 +72,8 @@ var optionCases = []testCase{
 		b.wantRefusal(b.send(keyed("")(b)), idem.CodeKeyInvalid)
 		b.wantRefusal(b.send(keyed("k1", "k2")(b)), idem.CodeKeyInvalid)
 		b.wantRuns(4)
-		if got := b.events(idem.EventUnprotected); got != 2 {
-			b.Errorf("%d events %v, want 2", got, idem.EventUnprotected)
+		if got := b.events(telemetry.EventUnprotected); got != 2 {
+			b.Errorf("%d events %v, want 2", got, telemetry.EventUnprotected)
 		}
 	}},
 	{"a key of another format", func(b *bundle) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
@@ -164,13 +165,13 @@ var refusalCases = []testCase{
 	refuses("bug 12: a body that turns out over the limit", idem.CodeBodyTooLarge, limited(16), chunked(payBody)),
 	refuses("bug 12: a body over the default limit", idem.CodeBodyTooLarge, nil, bodied("text/plain", strings.Repeat("x", 1<<20+1))),
 
-	refuses("an unknown token", idem.CodeTokenUnknown, func(b *bundle) { b.policy.Kind = idem.IssuedToken }, keyed("k1")),
+	refuses("an unknown token", idem.CodeTokenUnknown, func(b *bundle) { b.policy.IssuedTokens = true }, keyed("k1")),
 	refuses("no scope", idem.CodeInternal, scoped("", nil), keyed("k1")),
 	refuses("a scope that cannot be told", idem.CodeInternal, scoped("m1", errors.New("secret")), keyed("k1")),
 	refuses("a scope that is a refusal", idem.CodeInternal, scoped("", idem.NewRefusal(idem.CodeKeyReused, nil)), keyed("k1")),
 	refuses("bug 24: the store is down", idem.CodeUnavailable, func(b *bundle) { b.failStore(errDown) }, keyed("k1")),
 	refuses("bug 24: the lock service is down", idem.CodeUnavailable, func(b *bundle) { b.locker.FailBefore("TryAcquire", idemtest.Every, errDown) }, keyed("k1")),
-	refuses("the store lost its records", idem.CodeStoreLost, func(b *bundle) { b.failStore(idem.ErrStoreLost) }, keyed("k1")),
+	refuses("the store lost its records", idem.CodeStoreLost, func(b *bundle) { b.failStore(driver.ErrStoreLost) }, keyed("k1")),
 
 	{"a body that somebody in front has read", func(b *bundle) {
 		b.protect(created, func(next http.Handler) http.Handler {

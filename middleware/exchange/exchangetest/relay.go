@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // relayCases are about handlers that answer with another service's refusal.
@@ -25,14 +26,14 @@ var relayCases = []testCase{
 			for range 2 {
 				b.wantDoubt(b.pay(key), key, "")
 			}
-			b.wantState(key, idem.StateUnknown)
+			b.wantState(key, driver.StateUnknown)
 		}
 	}},
 	{"a problem with a code of its own is an outcome", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) { problem(w, 402, "insufficient-funds") })
 		b.want(b.pay("k1"), 402, problemBody("insufficient-funds"), false)
 		b.want(b.pay("k1"), 402, problemBody("insufficient-funds"), true)
-		b.wantState("k1", idem.StateCompleted)
+		b.wantState("k1", driver.StateCompleted)
 	}},
 	{"a body that only looks like a refusal is an outcome", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +42,7 @@ var relayCases = []testCase{
 			_, _ = io.WriteString(w, problemBody("in-progress"))
 		})
 		b.pay("k1")
-		b.wantState("k1", idem.StateCompleted)
+		b.wantState("k1", driver.StateCompleted)
 	}},
 	{"a relayed refusal is asked about, and its resolver's answer counts", func(b *bundle) {
 		b.policy.InDoubt = idem.AskResolver(applied)
@@ -76,12 +77,12 @@ var relayCases = []testCase{
 			for range 2 {
 				b.wantDoubt(b.pay(key), key, "")
 			}
-			b.wantState(key, idem.StateUnknown)
+			b.wantState(key, driver.StateUnknown)
 		}
 	}},
 	{"a proxy in front of a service that refuses is in doubt", func(b *bundle) {
 		policy := b.policy
-		policy.Kind = idem.IssuedToken
+		policy.IssuedTokens = true
 		h, err := b.adapter.Protect(b.engine, policy, Options{}, http.NotFoundHandler())
 		if err != nil {
 			b.Fatal(err)
@@ -95,7 +96,7 @@ var relayCases = []testCase{
 			proxy.ServeHTTP(w, r)
 		})
 		b.wantDoubt(b.pay("k1"), "k1", "") // 403 would be released
-		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k1", driver.StateUnknown)
 	}},
 	{"a handler that calls its own service is a duplicate", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {

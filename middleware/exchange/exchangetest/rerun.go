@@ -203,7 +203,7 @@ func spoil(r *http.Request) {
 }
 
 // Conflicting returns an engine in joined mode, in memory, whose first n transactions meet a
-// conflict at their COMMIT, or at the statement whose error wraps [idem.ErrConflict]. Its
+// conflict at their COMMIT, or at the statement whose error wraps [driver.ErrConflict]. Its
 // handlers run again if their adapter can do that. They have to take their transaction with
 // [idem.JoinedTxOf].
 func Conflicting(t testing.TB, n int) *idem.Engine {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // statusCases are about the status handler.
@@ -153,7 +154,7 @@ var statusCases = []testCase{
 		b.failStore(errDown)
 		a, _ = ask("GET", "k1")
 		b.wantRefusal(a, idem.CodeUnavailable)
-		b.failStore(idem.ErrStoreLost)
+		b.failStore(driver.ErrStoreLost)
 		a, _ = ask("GET", "k1")
 		b.wantRefusal(a, idem.CodeStoreLost)
 	}},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // streamCases are about responses that the store does not keep.
@@ -140,7 +141,7 @@ var streamCases = []testCase{
 			events(w)
 			_, _ = io.WriteString(w, "part")
 			w.(http.Flusher).Flush()
-			b.operator(r.Context(), &idem.Response{Status: 200, Omitted: true})
+			b.operator(r.Context(), &driver.Response{Status: 200, Omitted: true})
 		})
 		a, err := b.trySend(b.request("POST", "/pay", "k1", payBody))
 		if err == nil && a.err == nil {

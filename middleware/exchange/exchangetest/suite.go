@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -139,7 +141,7 @@ func setup(t *testing.T, a Adapter) *bundle {
 	clock := func() time.Time { return time.Now().Add(time.Duration(b.later.Load())) }
 	b.records = memorystore.New(memorystore.WithClock(clock))
 	b.locker, b.store = idemtest.NewFaultyLocker(b.lock), idemtest.NewFaultyStore(b.records)
-	engine, err := idem.New(b.locker, b.store, idem.WithObserver(func(_ context.Context, ev idem.Event) { b.seen[ev.Type].Add(1) }))
+	engine, err := idem.New(b.locker, b.store, idem.WithObserver(func(_ context.Context, ev telemetry.Event) { b.seen[ev.Type].Add(1) }))
 	if err != nil {
 		t.Fatalf("idem.New() = %v", err)
 	}
@@ -155,7 +157,7 @@ func setup(t *testing.T, a Adapter) *bundle {
 	return b
 }
 
-var errDown = errors.Join(idem.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
+var errDown = errors.Join(driver.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
 
 // failStore makes the store refuse to read and to issue.
 func (b *bundle) failStore(err error) {
@@ -270,7 +272,7 @@ func (b *bundle) want(a answer, status int, body string, replayed bool) {
 }
 
 // events counts the events of a type so far.
-func (b *bundle) events(t idem.EventType) int64 { return b.seen[t].Load() }
+func (b *bundle) events(t telemetry.EventType) int64 { return b.seen[t].Load() }
 
 func (b *bundle) wantRuns(n int64) {
 	b.Helper()
@@ -281,13 +283,13 @@ func (b *bundle) wantRuns(n int64) {
 
 // operator settles the attempt of an execution from outside. With a response it completes the
 // attempt, and without one it releases the attempt.
-func (b *bundle) operator(ctx context.Context, resp *idem.Response) {
+func (b *bundle) operator(ctx context.Context, resp *driver.Response) {
 	x, _ := idem.FromContext(ctx)
 	rec, err := b.store.Get(context.Background(), x.KeyID)
-	s := idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, Response: resp,
-		ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: idem.Decision{By: "operator"}}
+	s := driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased, Response: resp,
+		ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: driver.Decision{By: "operator"}}
 	if resp != nil {
-		s.State = idem.StateCompleted
+		s.State = driver.StateCompleted
 	}
 	if err == nil {
 		_, err = b.store.Settle(context.Background(), x.KeyID, s)

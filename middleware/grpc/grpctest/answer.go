@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
 
@@ -120,7 +121,7 @@ func (b *bundle) wantRuns(n int64) {
 	}
 }
 
-func (b *bundle) wantState(key string, want idem.State) {
+func (b *bundle) wantState(key string, want driver.State) {
 	b.Helper()
 	got, err := b.engine.Status(context.Background(), "merchant", idem.Key(key))
 	if err != nil || got.State != want {

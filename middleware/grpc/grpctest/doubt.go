@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
 
@@ -59,7 +60,7 @@ func doubtTable() (cases []testCase) {
 				b.wantDoubt(b.pay("unary"), "unary", 0)
 				b.wantDoubt(b.payout("stream"), "stream", 0)
 			}
-			b.wantState("unary", idem.StateUnknown)
+			b.wantState("unary", driver.StateUnknown)
 			b.wantRuns(2)
 		}})
 	}
@@ -132,7 +133,7 @@ var otherDoubts = []testCase{
 			b.Fatal(err)
 		}
 		b.options.Policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-			return idem.Applied(*model.Response), nil
+			return idem.Applied(idem.Response(*model.Response)), nil
 		})
 		b.fails(status.Error(codes.Unavailable, "connection lost"), func(context.Context) {})
 		for range 2 {

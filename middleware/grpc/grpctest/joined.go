@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
@@ -61,7 +62,7 @@ var joinedCases = []testCase{
 			b.options.Policy.CallsOtherSystems = others
 			b.start()
 			for _, header = range []bool{false, true} {
-				for _, a := range []answer{b.pay(idem.NewNonce().String()), b.payout(idem.NewNonce().String())} {
+				for _, a := range []answer{b.pay(driver.NewNonce().String()), b.payout(driver.NewNonce().String())} {
 					b.wantRefusal(a, idem.CodeUnavailable)
 					if len(a.header.Get("x-paid"))+len(a.trailer.Get("x-paid")) > 0 {
 						b.Errorf("header %v and trailer %v, want nothing of the handler", a.header, a.trailer)
@@ -105,7 +106,7 @@ var joinedCases = []testCase{
 		for range 2 {
 			b.wantRefusal(b.payout("k1"), idem.CodeResultUnavailable)
 		}
-		b.wantState("k1", idem.StateCompleted)
+		b.wantState("k1", driver.StateCompleted)
 		b.wantRuns(1)
 	}},
 	{"an endless stream ends with its context", func(b *bundle) {

@@ -9,11 +9,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
 
-var errDown = errors.Join(idem.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
+var errDown = errors.Join(driver.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
 
 // refusals has a row for each refusal without a run. The client sees the same of a unary call and
 // of a stream.
@@ -39,7 +40,7 @@ var refusals = []struct {
 	{"an empty scope", []string{"k1"}, func(b *bundle) {
 		b.options.Policy.Scope = func(context.Context) (string, error) { return "", nil }
 	}, idem.CodeInternal, 0},
-	{"an unknown token", []string{"k1"}, func(b *bundle) { b.options.Policy.Kind = idem.IssuedToken }, idem.CodeTokenUnknown, 0},
+	{"an unknown token", []string{"k1"}, func(b *bundle) { b.options.Policy.IssuedTokens = true }, idem.CodeTokenUnknown, 0},
 	{"an issued token where a client key is wanted", []string{"k1"}, func(b *bundle) {
 		if _, err := b.records.Issue(b.Context(), idem.NewKeyID("merchant", "k1"), patience); err != nil {
 			b.Fatal(err)
@@ -48,14 +49,16 @@ var refusals = []struct {
 	{"a key used over HTTP", []string{"k1"}, func(b *bundle) {
 		policy, _ := b.options.Policy.WithDefaults()
 		_, err := b.engine.Do(b.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "merchant", Key: "k1", Policy: &policy,
-			Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "http POST /v1/payments", "{}") }},
+			Fingerprint: func(v uint8) (driver.Fingerprint, error) {
+				return idem.NewFingerprint(v, "http POST /v1/payments", "{}")
+			}},
 			func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil })
 		if err != nil {
 			b.Fatal(err)
 		}
 	}, idem.CodeKeyReused, 1},
 	{"the store is down", []string{"k1"}, func(b *bundle) { b.store.FailBefore("Get", idemtest.Every, errDown) }, idem.CodeUnavailable, 0},
-	{"the store lost its records", []string{"k1"}, func(b *bundle) { b.store.FailBefore("Get", idemtest.Every, idem.ErrStoreLost) }, idem.CodeStoreLost, 0},
+	{"the store lost its records", []string{"k1"}, func(b *bundle) { b.store.FailBefore("Get", idemtest.Every, driver.ErrStoreLost) }, idem.CodeStoreLost, 0},
 	{"the lock service is down", []string{"k1"}, func(b *bundle) { b.locker.FailBefore("TryAcquire", idemtest.Every, errDown) }, idem.CodeUnavailable, 0},
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
 
@@ -25,7 +26,7 @@ var replayCases = []testCase{
 		for _, form := range []string{"k1", `"k1"`, " k1 "} {
 			b.want(b.pay(form), codes.OK, true, 1250)
 		}
-		b.wantState("k1", idem.StateCompleted)
+		b.wantState("k1", driver.StateCompleted)
 		b.want(b.pay("k2"), codes.OK, false, 1250)
 		b.wantRuns(2)
 	}},
@@ -108,7 +109,7 @@ var replayCases = []testCase{
 		b.options.Policy.MaxResponseBody = 64
 		b.start()
 		b.want(b.payout("k1"), codes.OK, false, 1, 2, 3)
-		b.wantState("k1", idem.StateCompleted)
+		b.wantState("k1", driver.StateCompleted)
 		b.wantRefusal(b.payout("k1"), idem.CodeResultUnavailable)
 		b.wantRuns(1)
 	}},
@@ -129,7 +130,7 @@ var replayCases = []testCase{
 				b.want(b.pay("unary"), code, false)
 				b.want(b.payout("stream"), code, false)
 			}
-			b.wantState("unary", idem.StateReleased)
+			b.wantState("unary", driver.StateReleased)
 		}
 		b.wantRuns(12)
 	}},

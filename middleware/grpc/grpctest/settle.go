@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
@@ -24,8 +25,8 @@ func (b *bundle) decide(ctx context.Context, key string) {
 	}
 	rec, err := b.records.Get(context.Background(), x.KeyID)
 	if err == nil {
-		_, err = b.records.Settle(context.Background(), x.KeyID, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateCompleted,
-			Response: other.Response, ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: idem.Decision{By: "operator"}})
+		_, err = b.records.Settle(context.Background(), x.KeyID, driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateCompleted,
+			Response: other.Response, ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: driver.Decision{By: "operator"}})
 	}
 	if err != nil {
 		b.Errorf("settling from outside: %v", err)

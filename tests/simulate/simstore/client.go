@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
@@ -16,7 +16,7 @@ type Client struct {
 	call func(ctx context.Context, serve func()) error
 }
 
-var _ idem.Store = (*Client)(nil)
+var _ driver.Store = (*Client)(nil)
 
 // Client returns a client that makes its calls by call. See simnet.Caller.Do.
 func (s *Server) Client(call func(ctx context.Context, serve func()) error) *Client {
@@ -46,7 +46,7 @@ func exchange[T any](ctx context.Context, c *Client, serve func() (T, error)) (z
 }
 
 // change is a call that changes the record of a key.
-func change[T any](ctx context.Context, c *Client, id idem.KeyID, begins bool, f func(*memorystore.Store) (T, error)) (T, error) {
+func change[T any](ctx context.Context, c *Client, id driver.KeyID, begins bool, f func(*memorystore.Store) (T, error)) (T, error) {
 	return exchange(ctx, c, func() (v T, err error) {
 		answered := false
 		err = c.s.change(id, begins, func(m *memorystore.Store) error {
@@ -74,44 +74,44 @@ func read[T any](ctx context.Context, c *Client, f func(*memorystore.Store) (T, 
 // Every call at the server has a context of its own, since it does not end with the caller.
 var there = context.Background()
 
-// Get implements idem.Store.
-func (c *Client) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	return read(ctx, c, func(m *memorystore.Store) (idem.Record, error) {
+// Get implements driver.Store.
+func (c *Client) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
+	return read(ctx, c, func(m *memorystore.Store) (driver.Record, error) {
 		rec, err := m.Get(there, id)
-		if err == nil && rec.State == idem.StateNone && c.s.lost {
-			err = fmt.Errorf("simstore: %w", idem.ErrStoreLost)
+		if err == nil && rec.State == driver.StateNone && c.s.lost {
+			err = fmt.Errorf("simstore: %w", driver.ErrStoreLost)
 		}
 		return rec, err
 	})
 }
 
-// Issue implements idem.Store.
-func (c *Client) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
-	return change(ctx, c, id, true, func(m *memorystore.Store) (idem.Record, error) { return m.Issue(there, id, ttl) })
+// Issue implements driver.Store.
+func (c *Client) Issue(ctx context.Context, id driver.KeyID, ttl time.Duration) (driver.Record, error) {
+	return change(ctx, c, id, true, func(m *memorystore.Store) (driver.Record, error) { return m.Issue(there, id, ttl) })
 }
 
-// Begin implements idem.Store.
-func (c *Client) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
-	return change(ctx, c, id, true, func(m *memorystore.Store) (idem.BeginResult, error) { return m.Begin(there, id, req) })
+// Begin implements driver.Store.
+func (c *Client) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
+	return change(ctx, c, id, true, func(m *memorystore.Store) (driver.BeginResult, error) { return m.Begin(there, id, req) })
 }
 
-// Settle implements idem.Store.
-func (c *Client) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
-	return change(ctx, c, id, false, func(m *memorystore.Store) (idem.SettleResult, error) { return m.Settle(there, id, st) })
+// Settle implements driver.Store.
+func (c *Client) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
+	return change(ctx, c, id, false, func(m *memorystore.Store) (driver.SettleResult, error) { return m.Settle(there, id, st) })
 }
 
-// Abort implements idem.Store.
-func (c *Client) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+// Abort implements driver.Store.
+func (c *Client) Abort(ctx context.Context, id driver.KeyID, req driver.BeginRequest) error {
 	_, err := change(ctx, c, id, false, func(m *memorystore.Store) (struct{}, error) { return struct{}{}, m.Abort(there, id, req) })
 	return err
 }
 
-// ListOpen implements idem.Store. A call may outlive its caller, and q.Skip may not.
-func (c *Client) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+// ListOpen implements driver.Store. A call may outlive its caller, and q.Skip may not.
+func (c *Client) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
 	if skip := q.Skip; skip != nil {
 		var mu sync.Mutex
 		over := false
-		q.Skip = func(place idem.OpenCursor) bool {
+		q.Skip = func(place driver.OpenCursor) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return !over && skip(place)
@@ -122,24 +122,24 @@ func (c *Client) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage,
 			over = true
 		}()
 	}
-	return read(ctx, c, func(m *memorystore.Store) (idem.OpenPage, error) { return m.ListOpen(there, q) })
+	return read(ctx, c, func(m *memorystore.Store) (driver.OpenPage, error) { return m.ListOpen(there, q) })
 }
 
-// RetireDomain implements idem.Store.
-func (c *Client) RetireDomain(ctx context.Context, domain string, d idem.Decision) error {
+// RetireDomain implements driver.Store.
+func (c *Client) RetireDomain(ctx context.Context, domain string, d driver.Decision) error {
 	_, err := read(ctx, c, func(m *memorystore.Store) (struct{}, error) { return struct{}{}, m.RetireDomain(there, domain, d) })
 	return err
 }
 
-// DomainRetired implements idem.Store.
+// DomainRetired implements driver.Store.
 func (c *Client) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	return read(ctx, c, func(m *memorystore.Store) (bool, error) { return m.DomainRetired(there, domain) })
 }
 
-// NoteFence implements idem.Store.
-func (c *Client) NoteFence(ctx context.Context, f idem.Fence) error {
+// NoteFence implements driver.Store.
+func (c *Client) NoteFence(ctx context.Context, f driver.Fence) error {
 	_, err := read(ctx, c, func(m *memorystore.Store) (struct{}, error) {
-		if c.s.full != nil && c.s.full(idem.KeyID{}) {
+		if c.s.full != nil && c.s.full(driver.KeyID{}) {
 			return struct{}{}, errFull
 		}
 		return struct{}{}, m.NoteFence(there, f)
@@ -147,16 +147,16 @@ func (c *Client) NoteFence(ctx context.Context, f idem.Fence) error {
 	return err
 }
 
-// HighestFence implements idem.Store.
+// HighestFence implements driver.Store.
 func (c *Client) HighestFence(ctx context.Context, domain string) (uint64, error) {
 	return read(ctx, c, func(m *memorystore.Store) (uint64, error) { return m.HighestFence(there, domain) })
 }
 
-// Ping implements idem.Store.
+// Ping implements driver.Store.
 func (c *Client) Ping(ctx context.Context) error {
 	_, err := read(ctx, c, func(m *memorystore.Store) (struct{}, error) { return struct{}{}, nil })
 	return err
 }
 
-// Visibility implements idem.Store.
-func (c *Client) Visibility() idem.Visibility { return idem.VisibilityShared }
+// Visibility implements driver.Store.
+func (c *Client) Visibility() driver.Visibility { return driver.VisibilityShared }

@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
@@ -25,7 +25,7 @@ import (
 type Server struct {
 	// Changed, if not nil, is called with a record before and after each change. It must not
 	// use the server.
-	Changed func(id idem.KeyID, before, after idem.Record)
+	Changed func(id driver.KeyID, before, after driver.Record)
 
 	mu      sync.Mutex
 	offset  time.Duration // of the server's clock
@@ -33,16 +33,16 @@ type Server struct {
 	records *memorystore.Store
 	log     []entry
 	down    bool
-	lost    bool                  // and not accepted
-	full    func(idem.KeyID) bool // the keys that the server writes nothing of; nil for none
-	stalled time.Time             // it answers nothing until then
+	lost    bool                    // and not accepted
+	full    func(driver.KeyID) bool // the keys that the server writes nothing of; nil for none
+	stalled time.Time               // it answers nothing until then
 }
 
 // entry is one change.
 type entry struct {
 	at    time.Time // by the true time
 	clock time.Time // by the server's clock
-	id    idem.KeyID
+	id    driver.KeyID
 	apply func(*memorystore.Store) error
 }
 
@@ -59,11 +59,11 @@ func (s *Server) empty() *memorystore.Store {
 
 var (
 	errDown = errors.New("simstore: server is down")
-	errFull = fmt.Errorf("simstore: server is full: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites)
+	errFull = fmt.Errorf("simstore: server is full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites)
 )
 
 // change applies and logs a change.
-func (s *Server) change(id idem.KeyID, begins bool, apply func(*memorystore.Store) error) error {
+func (s *Server) change(id driver.KeyID, begins bool, apply func(*memorystore.Store) error) error {
 	s.enter()
 	defer s.mu.Unlock()
 	switch {
@@ -73,8 +73,8 @@ func (s *Server) change(id idem.KeyID, begins bool, apply func(*memorystore.Stor
 		return errFull
 	}
 	before, _ := s.records.Get(context.Background(), id)
-	if s.lost && (begins || before.State == idem.StateNone) {
-		return fmt.Errorf("simstore: %w", idem.ErrStoreLost)
+	if s.lost && (begins || before.State == driver.StateNone) {
+		return fmt.Errorf("simstore: %w", driver.ErrStoreLost)
 	}
 	s.log = append(s.log, entry{time.Now(), s.clock, id, apply})
 	err := apply(s.records)
@@ -83,7 +83,7 @@ func (s *Server) change(id idem.KeyID, begins bool, apply func(*memorystore.Stor
 }
 
 // report tells of a change. Needs mu.
-func (s *Server) report(id idem.KeyID, before idem.Record) {
+func (s *Server) report(id driver.KeyID, before driver.Record) {
 	after, _ := s.records.Get(context.Background(), id)
 	if s.Changed != nil {
 		s.Changed(id, before, after)
@@ -114,7 +114,7 @@ func (s *Server) enter() {
 
 // Full makes the server refuse writes about some keys, as one does that has no memory or no replica left
 // for them. It goes on to answer reads. Nil ends that.
-func (s *Server) Full(full func(idem.KeyID) bool) {
+func (s *Server) Full(full func(driver.KeyID) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.full = full
@@ -148,7 +148,7 @@ func (s *Server) Down(down bool) {
 
 // FallBack drops the changes of the last time d, although their callers were told that
 // they had taken effect. It returns the keys whose records are others now.
-func (s *Server) FallBack(d time.Duration) []idem.KeyID {
+func (s *Server) FallBack(d time.Duration) []driver.KeyID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kept := len(s.log)
@@ -159,7 +159,7 @@ func (s *Server) FallBack(d time.Duration) []idem.KeyID {
 }
 
 // LoseAll drops all records. The server refuses until Accept, unless it accepts at once.
-func (s *Server) LoseAll(accept bool) []idem.KeyID {
+func (s *Server) LoseAll(accept bool) []driver.KeyID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lost = s.lost || !accept
@@ -174,7 +174,7 @@ func (s *Server) Accept() {
 }
 
 // rebuild applies the first n changes to an empty store.
-func (s *Server) rebuild(n int) (changed []idem.KeyID) {
+func (s *Server) rebuild(n int) (changed []driver.KeyID) {
 	before := s.records
 	dropped := s.log[n:]
 	s.log = s.log[:n:n]
@@ -184,7 +184,7 @@ func (s *Server) rebuild(n int) (changed []idem.KeyID) {
 		_ = e.apply(s.records)
 	}
 	s.clock = time.Now().Add(s.offset)
-	seen := make(map[idem.KeyID]bool)
+	seen := make(map[driver.KeyID]bool)
 	for _, e := range dropped {
 		was, _ := before.Get(context.Background(), e.id)
 		is, _ := s.records.Get(context.Background(), e.id)
@@ -197,7 +197,7 @@ func (s *Server) rebuild(n int) (changed []idem.KeyID) {
 }
 
 // Record returns the record of a key, without the network.
-func (s *Server) Record(id idem.KeyID) idem.Record {
+func (s *Server) Record(id driver.KeyID) driver.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock = time.Now().Add(s.offset)

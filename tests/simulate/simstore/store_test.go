@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
@@ -18,7 +19,7 @@ func direct(_ context.Context, serve func()) error {
 }
 
 func TestAsAStore(t *testing.T) {
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) idem.Store { return New().Client(checked) }})
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) driver.Store { return New().Client(checked) }})
 }
 
 // checked is direct, and heeds the end of a context as every caller does.
@@ -30,16 +31,16 @@ func checked(ctx context.Context, serve func()) error {
 }
 
 // begin starts the attempt with this fence.
-func begin(t *testing.T, s *Server, id idem.KeyID, fence uint64) (idem.BeginResult, error) {
+func begin(t *testing.T, s *Server, id driver.KeyID, fence uint64) (driver.BeginResult, error) {
 	t.Helper()
-	return s.Client(direct).Begin(t.Context(), id, idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: fence}, Nonce: idem.Nonce{byte(fence)}})
+	return s.Client(direct).Begin(t.Context(), id, driver.BeginRequest{Fence: driver.Fence{Domain: "d", Token: fence}, Nonce: driver.Nonce{byte(fence)}})
 }
 
 // A fail-over loses the latest changes and keeps the others.
 func TestFallBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, early, late := New(), idem.NewKeyID("s", "early"), idem.NewKeyID("s", "late")
-		for _, id := range []idem.KeyID{early, late} {
+		for _, id := range []driver.KeyID{early, late} {
 			if res, err := begin(t, s, id, 1); err != nil || !res.Begun {
 				t.Fatalf("Begin(%v) = %v, %v, want begun", id, res.Begun, err)
 			}
@@ -48,7 +49,7 @@ func TestFallBack(t *testing.T) {
 		if changed := s.FallBack(90 * time.Second); len(changed) != 1 || changed[0] != late {
 			t.Errorf("FallBack(90s) = %v, want %v", changed, late)
 		}
-		if a, b := s.Record(early).State, s.Record(late).State; a != idem.StatePending || b != idem.StateNone {
+		if a, b := s.Record(early).State, s.Record(late).State; a != driver.StatePending || b != driver.StateNone {
 			t.Errorf("after the fail-over the records are %v and %v, want pending and none", a, b)
 		}
 	})
@@ -61,11 +62,11 @@ func TestLoseAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.LoseAll(false)
-	if _, err := s.Client(direct).Get(t.Context(), id); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Get() after the loss = %v, want %v", err, idem.ErrStoreLost)
+	if _, err := s.Client(direct).Get(t.Context(), id); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Get() after the loss = %v, want %v", err, driver.ErrStoreLost)
 	}
-	if _, err := begin(t, s, id, 2); !errors.Is(err, idem.ErrStoreLost) {
-		t.Errorf("Begin() after the loss = %v, want %v", err, idem.ErrStoreLost)
+	if _, err := begin(t, s, id, 2); !errors.Is(err, driver.ErrStoreLost) {
+		t.Errorf("Begin() after the loss = %v, want %v", err, driver.ErrStoreLost)
 	}
 	s.Accept()
 	if res, err := begin(t, s, id, 2); err != nil || !res.Begun {

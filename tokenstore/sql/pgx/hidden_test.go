@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // hindrances keep the middleware from looking what the handler has done to its transaction.
@@ -115,7 +116,7 @@ func TestEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 }
 
 func (l *ledger) escape(name string, statements []string, hinder func(*ledger, pgx.Tx) func(), status int) {
-	key, lift := idem.NewNonce().String(), func() {}
+	key, lift := driver.NewNonce().String(), func() {}
 	_, err := l.run(key, func(ctx context.Context, tx pgx.Tx) (int, error) {
 		for _, statement := range statements {
 			if statement == "pay" {

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -37,13 +39,13 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	reads := func() int64 { return l.pool.Stat().AcquireCount() }
 	before := reads()
 	var log bytes.Buffer
-	var events []idem.EventType
+	var events []telemetry.EventType
 	var closer closed
 	engine, err := Join(ctx, l.through.pool, where[0], where[1], nil,
 		sqlstore.WithReadPool(reading), sqlstore.WithExpiry(time.Hour), sqlstore.WithExpiryFailed(func(context.Context, error) {}), sqlstore.WithMigrationWait(time.Minute),
 		sqlstore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
 		sqlstore.WithIsolation(sql.LevelSerializable), sqlstore.WithIdleLimit(90*time.Second), sqlstore.WithTransactionPooler(),
-		idem.WithObserver(func(_ context.Context, ev idem.Event) { events = append(events, ev.Type) }),
+		idem.WithObserver(func(_ context.Context, ev telemetry.Event) { events = append(events, ev.Type) }),
 		idem.WithConflictRetries(1), idem.WithStoreTimeout(patience), idem.WithCloser(&closer))
 	if err != nil {
 		t.Fatalf("Join() = %v, want <nil>", err)
@@ -160,7 +162,7 @@ func TestAnotherSessionAfterATransactionIsAPooler(t *testing.T) {
 		locks   int // left in the sessions
 	}{{false, false, 0}, {true, true, 1}, {true, true, 1}, {false, true, 1}} {
 		pooler.moved.Store(c.moved)
-		begin, err := joined.BeginJoined(ctx, idem.NewKeyID("merchant", idem.Key(rune('a'+n))), idem.JoinedRequest{Route: "pay", Nonce: idem.NewNonce()})
+		begin, err := joined.BeginJoined(ctx, idem.NewKeyID("merchant", idem.Key(rune('a'+n))), driver.JoinedRequest{Route: "pay", Nonce: driver.NewNonce()})
 		if err != nil || begin.Tx == nil {
 			t.Fatalf("BeginJoined() = %+v, %v, want a transaction", begin, err)
 		}

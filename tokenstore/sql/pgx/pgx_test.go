@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
@@ -42,7 +44,7 @@ type ledger struct {
 	policy  idem.Policy
 
 	mu     sync.Mutex
-	events []idem.Event
+	events []telemetry.Event
 }
 
 func setup(t *testing.T, opts ...idem.Option) *ledger {
@@ -107,7 +109,7 @@ func mustExec(t *testing.T, pool *pgxpool.Pool, statement string) {
 	}
 }
 
-func (l *ledger) observe(_ context.Context, ev idem.Event) {
+func (l *ledger) observe(_ context.Context, ev telemetry.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.events = append(l.events, ev)
@@ -125,7 +127,7 @@ func (l *ledger) pay(key string, more func(ctx context.Context, tx pgx.Tx) (stat
 
 // run runs a handler.
 func (l *ledger) run(key string, handle func(ctx context.Context, tx pgx.Tx) (status int, err error)) (idem.Result, error) {
-	fingerprint := func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "100") }
+	fingerprint := func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "100") }
 	op := idem.Operation{Transport: idem.TransportHTTP, Key: idem.Key(key), Policy: &l.policy, Fingerprint: fingerprint}
 	return l.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
 		tx, err := Tx(ctx)
@@ -248,7 +250,7 @@ func TestKeyIsHeldWhileTheHandlerRuns(t *testing.T) {
 	l := setup(t)
 	res, err := l.pay("k1", func(ctx context.Context, _ pgx.Tx) (int, error) {
 		status, err := l.engine.Status(ctx, "", "k1", &l.policy)
-		if err != nil || status.State != idem.StatePending {
+		if err != nil || status.State != driver.StatePending {
 			t.Errorf("Status() = %v, %v, want pending", status.State, err)
 		}
 		if left, err := idem.CheckOwner(ctx); err != nil || left != time.Minute {
@@ -266,7 +268,7 @@ func TestCommitWithoutAnAnswerIsProbed(t *testing.T) {
 	l.want(res, err, 201, false)
 	l.proxy.DropNextRequest(testserver.Contains("commit\x00"))
 	_, err = l.pay("k2", answers(201))
-	l.wantRefused(err, idem.CodeUnavailable, idem.ErrRolledBack)
+	l.wantRefused(err, idem.CodeUnavailable, driver.ErrRolledBack)
 	l.wantPayments(1)
 	res, err = l.pay("k2", answers(201))
 	l.want(res, err, 201, false)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	pgxstore "github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx"
@@ -120,8 +121,8 @@ func newService(ctx context.Context, s *Setting, open Open) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine, err := idem.NewJoined(s.joined, idem.WithObserver(func(_ context.Context, ev idem.Event) {
-		if ev.Type == idem.EventCompleted {
+	engine, err := idem.NewJoined(s.joined, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+		if ev.Type == telemetry.EventCompleted {
 			s.Reach(Committed)
 		}
 	}))

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // ErrAbandoned ends an attempt after its caller has gone.
-var ErrAbandoned = fmt.Errorf("%w: the attempt was abandoned", idem.ErrUnavailable)
+var ErrAbandoned = fmt.Errorf("%w: the attempt was abandoned", driver.ErrUnavailable)
 
 // Attempt makes one znode for a lease. It goes on when its caller has gone, and then
 // undoes its work.
@@ -29,7 +29,7 @@ type Attempt struct {
 
 // Acquire makes a znode at a claimed path. It returns when the attempt is over, ctx has
 // ended, or the session can no longer be trusted. If it fails, the claim is or will be
-// given up. The error wraps idem.ErrUnavailable, or it is the error of Make.
+// given up. The error wraps driver.ErrUnavailable, or it is the error of Make.
 func (cl *Claim) Acquire(ctx context.Context, z Znode) (*Lease, error) {
 	t := cl.t
 	if z.Delete == nil {
@@ -88,7 +88,7 @@ func (a *Attempt) run() {
 		if gone := a.Remove(path, czxid, old); gone != nil {
 			a.Log.Warn("zookeeper: abandoned lock left to the end of its session", "path", path, "error", gone)
 		}
-		err = fmt.Errorf("%w: the lock came too late", idem.ErrUnavailable)
+		err = fmt.Errorf("%w: the lock came too late", driver.ErrUnavailable)
 	}
 	a.claim.Free()
 	a.mu.Lock()

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // ending is whether and why a lease has ended. mu may be taken while the session's lock
@@ -19,7 +19,7 @@ type ending struct {
 	ends     []*func(error) // to be told of the end
 }
 
-// Done implements [idem.Lease].
+// Done implements [driver.Lease].
 func (e *ending) Done() <-chan struct{} { return e.done }
 
 // Over says why the lease is not held any more, and is nil while it is held.
@@ -27,7 +27,7 @@ func (e *ending) Over() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.finished && e.err == nil {
-		return fmt.Errorf("%w: it was released", idem.ErrLeaseLost)
+		return fmt.Errorf("%w: it was released", driver.ErrLeaseLost)
 	}
 	return e.err
 }

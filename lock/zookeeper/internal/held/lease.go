@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -37,13 +37,13 @@ type Znode struct {
 	Tag any
 
 	// Fence, if not nil, returns the fence of the lease. Otherwise that is the czxid.
-	Fence func(czxid int64) idem.Fence
+	Fence func(czxid int64) driver.Fence
 }
 
 // Lease stands for a znode that was made, as long as the session is trusted. It is safe
 // for concurrent use.
 //
-// It has more than fifteen methods because it is an [idem.Lease], the handle of its znode
+// It has more than fifteen methods because it is an [driver.Lease], the handle of its znode
 // for the recipes, and the start of the znode's removal. The three share the claim's
 // phase, so to divide them would only spread that.
 type Lease struct {
@@ -54,7 +54,7 @@ type Lease struct {
 	claim *Claim
 	znode Znode
 	taken leaseclock.Instant // before the znode was made
-	fence idem.Fence
+	fence driver.Fence
 	hold  *session.Hold // of the session's trust
 
 	// gone is closed when the znode is known to be gone, or the session is over.
@@ -63,12 +63,12 @@ type Lease struct {
 	goneErr error
 }
 
-var _ idem.Lease = (*Lease)(nil)
+var _ driver.Lease = (*Lease)(nil)
 
-// Fence implements [idem.Lease].
-func (l *Lease) Fence() idem.Fence { return l.fence }
+// Fence implements [driver.Lease].
+func (l *Lease) Fence() driver.Fence { return l.fence }
 
-// Err implements [idem.Lease]. It reads the lease clock. So it tells of a loss even when
+// Err implements [driver.Lease]. It reads the lease clock. So it tells of a loss even when
 // Done is late, after the machine was suspended.
 func (l *Lease) Err() error {
 	if l.Over() == nil {
@@ -95,12 +95,12 @@ func (l *Lease) Move() (settle func(path string, czxid int64), old bool, err err
 		return nil, false, over
 	}
 	if l.t.Err() != nil || l.claim.phase != holding {
-		return nil, false, fmt.Errorf("%w: mark", idem.ErrLeaseLost)
+		return nil, false, fmt.Errorf("%w: mark", driver.ErrLeaseLost)
 	}
 	return l.announce(), l.suspect(), nil
 }
 
-// Check implements [idem.Lease]. It always reads the znode, so it notices one that was
+// Check implements [driver.Lease]. It always reads the znode, so it notices one that was
 // deleted by hand. While the connection is down it waits for another one, until ctx ends
 // or the lease is over.
 func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
@@ -113,7 +113,7 @@ func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 	case over != nil:
 		return 0, over
 	case err != nil:
-		return 0, fmt.Errorf("%w: check: %w", idem.ErrUnavailable, err)
+		return 0, fmt.Errorf("%w: check: %w", driver.ErrUnavailable, err)
 	case !there:
 		return 0, l.Lose()
 	}
@@ -155,7 +155,7 @@ func (l *Lease) look(ctx context.Context) (there bool, err error) {
 // Lose ends the lease because its znode is gone, and returns why it is over.
 func (l *Lease) Lose() error {
 	l.t.mu.Lock()
-	lost := l.finish(fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
+	lost := l.finish(fmt.Errorf("%w: its znode is gone", driver.ErrLeaseLost))
 	l.beginRelease(false)
 	l.t.mu.Unlock()
 	if lost {

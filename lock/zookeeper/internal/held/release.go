@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -19,18 +19,18 @@ import (
 // within a second. So every shorter request saves a round trip.
 const Young = time.Second
 
-// Release implements [idem.Lease].
+// Release implements [driver.Lease].
 func (l *Lease) Release(ctx context.Context) error {
 	l.release(false)
 	select {
 	case <-l.gone:
 		return l.goneErr
 	case <-ctx.Done():
-		return fmt.Errorf("%w: release goes on in the background: %w", idem.ErrUnavailable, context.Cause(ctx))
+		return fmt.Errorf("%w: release goes on in the background: %w", driver.ErrUnavailable, context.Cause(ctx))
 	}
 }
 
-// ReleaseInBackground implements [idem.Lease]. Close waits for it. If the znode is lazy, its
+// ReleaseInBackground implements [driver.Lease]. Close waits for it. If the znode is lazy, its
 // deletion may wait some milliseconds for other writes.
 func (l *Lease) ReleaseInBackground() { l.release(l.znode.Lazy) }
 
@@ -190,5 +190,5 @@ func (t *Table) atEnd(err error) error {
 	if why := t.Err(); errors.Is(why, session.ErrExpired) || errors.Is(why, session.ErrNoMember) {
 		return nil
 	}
-	return fmt.Errorf("%w: left to the end of the session: %w", idem.ErrUnavailable, err)
+	return fmt.Errorf("%w: left to the end of the session: %w", driver.ErrUnavailable, err)
 }

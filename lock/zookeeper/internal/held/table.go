@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -36,7 +36,7 @@ func NewTable(c *Client, s *session.Session) *Table {
 }
 
 // Table returns the claims of the session if it can serve callers now, and
-// idem.ErrUnavailable if not. It never waits.
+// driver.ErrUnavailable if not. It never waits.
 func (c *Client) Table() (*Table, error) {
 	s, err := c.Keeper.Usable()
 	if err != nil {
@@ -49,8 +49,8 @@ func (c *Client) Table() (*Table, error) {
 func (t *Table) Claims() *Table { return t }
 
 // Fence is the fence of a znode.
-func (t *Table) Fence(czxid int64) idem.Fence {
-	return idem.Fence{Domain: t.Domain(), Token: uint64(czxid)}
+func (t *Table) Fence(czxid int64) driver.Fence {
+	return driver.Fence{Domain: t.Domain(), Token: uint64(czxid)}
 }
 
 // Domain is the lock domain of new fences.
@@ -75,7 +75,7 @@ func (t *Table) Further(f func()) {
 // fails if the session cannot serve callers now.
 func (t *Table) Claim(path string) (mine, other *Claim, err error) {
 	if err := t.Usable(); err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		return nil, nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
 	return t.reserve(path, t.MaxClaims)
 }
@@ -94,7 +94,7 @@ func (t *Table) reserve(path string, most int) (mine, other *Claim, err error) {
 		return nil, cl, nil
 	}
 	if len(t.claims) >= most {
-		return nil, nil, fmt.Errorf("%w: zookeeper: session has %d locks already (MaxLocksPerSession)", idem.ErrUnavailable, len(t.claims))
+		return nil, nil, fmt.Errorf("%w: zookeeper: session has %d locks already (MaxLocksPerSession)", driver.ErrUnavailable, len(t.claims))
 	}
 	return t.claim(path), nil, nil
 }

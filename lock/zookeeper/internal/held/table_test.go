@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -32,8 +32,8 @@ func TestOnePathHasOneClaim(t *testing.T) {
 		t.Errorf("Path() = %s after Rename(), and Find() knows the claim by another name", a.Path())
 	}
 	b := reserve("/a")
-	if mine, other, err := table.reserve("/c", table.MaxClaims); mine != nil || other != nil || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("a claim of a third path = %v, %v, %v, want %v", mine, other, err, idem.ErrUnavailable)
+	if mine, other, err := table.reserve("/c", table.MaxClaims); mine != nil || other != nil || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("a claim of a third path = %v, %v, %v, want %v", mine, other, err, driver.ErrUnavailable)
 	}
 	if mine, other, _ := table.reserve("/a1", table.MaxClaims); mine != nil || other != a {
 		t.Errorf("Reserve() of a claimed path = %v, %v, want the claim that is there", mine, other)
@@ -69,8 +69,8 @@ func TestClaimOfASecondPath(t *testing.T) {
 		t.Errorf("Succeed() = %v, %v, want the claim of the path", cl, err)
 	}
 	l.end(nil)
-	if cl, err := table.Succeed(l, "/c"); cl != nil || !errors.Is(err, idem.ErrLeaseLost) || table.Find("/c") != nil {
-		t.Errorf("Succeed() after the end of the lease = %v, %v, want %v", cl, err, idem.ErrLeaseLost)
+	if cl, err := table.Succeed(l, "/c"); cl != nil || !errors.Is(err, driver.ErrLeaseLost) || table.Find("/c") != nil {
+		t.Errorf("Succeed() after the end of the lease = %v, %v, want %v", cl, err, driver.ErrLeaseLost)
 	}
 }
 

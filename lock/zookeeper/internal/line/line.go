@@ -15,7 +15,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -32,7 +32,7 @@ type Position struct {
 
 // Fence is the fence of the lease for a place. One transaction may put several places in line.
 // They have the same czxid, and their numbers tell them apart.
-func (p Position) Fence(t *held.Table, czxid int64) idem.Fence {
+func (p Position) Fence(t *held.Table, czxid int64) driver.Fence {
 	f := t.Fence(czxid)
 	f.Token = f.Token*session.MaxBatch + uint64(p.Number)
 	return f
@@ -129,7 +129,7 @@ func Ensure(t *held.Table, path string, data []byte) error {
 func EnsureFor(ctx context.Context, t *held.Table, path string) error {
 	_, err := session.Within(ctx, t.Session, func() (struct{}, error) { return struct{}{}, Ensure(t, path, nil) })
 	if err != nil {
-		return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
 	return nil
 }

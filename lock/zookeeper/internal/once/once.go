@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -116,7 +116,7 @@ func write(ctx context.Context, t *held.Table, ops []any) session.Result {
 func ClaimStamp(ctx context.Context, t *held.Table) (*held.Claim, error) {
 	for {
 		if err := t.AwaitUp(ctx); err != nil {
-			return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+			return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 		}
 		first := rand.N(Stamps)
 		var busy *held.Claim

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
@@ -83,7 +83,7 @@ func Idle(t testing.TB, c *zookeeper.Client) {
 }
 
 // Release releases a lease, and waits for it.
-func Release(t testing.TB, l idem.Lease) {
+func Release(t testing.TB, l driver.Lease) {
 	t.Helper()
 	if err := l.Release(zktest.Bounded(t)); err != nil {
 		t.Fatalf("Release() = %v", err)
@@ -92,7 +92,7 @@ func Release(t testing.TB, l idem.Lease) {
 
 // Lease is a lease with a znode.
 type Lease interface {
-	idem.Lease
+	driver.Lease
 	Where() (path string, czxid int64)
 }
 
@@ -123,7 +123,7 @@ func NewRig(t testing.TB, timeout time.Duration) *Rig {
 
 // WantHeld checks that a lease is good and stands for the znode that is there. fence is the
 // fence of a znode by its czxid.
-func (r *Rig) WantHeld(l Lease, fence func(czxid int64) idem.Fence) {
+func (r *Rig) WantHeld(l Lease, fence func(czxid int64) driver.Fence) {
 	r.Helper()
 	if _, err := l.Check(zktest.Bounded(r)); err != nil {
 		r.Errorf("Check() = %v, want a held lease", err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/background"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
@@ -42,7 +42,7 @@ type Keeper struct {
 }
 
 // Keep starts a session, and keeps one until Close or Abandon. It fails when ctx or
-// Config.OpenTimeout ends, and wraps idem.ErrUnavailable if no server served it in time.
+// Config.OpenTimeout ends, and wraps driver.ErrUnavailable if no server served it in time.
 func Keep(ctx context.Context, cfg Config, retry Backoff) (*Keeper, error) {
 	k := &Keeper{
 		Listeners: listener.NewGroup(cfg.Logger), cfg: cfg, retry: retry,
@@ -59,7 +59,7 @@ func Keep(ctx context.Context, cfg Config, retry Backoff) (*Keeper, error) {
 	if err != nil {
 		k.stop(err)
 		if outage(ctx, err) {
-			err = fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 		}
 		return nil, fmt.Errorf("zookeeper: open %v: %w", cfg.Servers, err)
 	}
@@ -80,7 +80,7 @@ func passing(err error) bool {
 // try may succeed then. It is false if the servers answer and will never accept this client.
 func outage(ctx context.Context, err error) bool {
 	switch {
-	case errors.Is(err, idem.ErrUnavailable): // it says so already
+	case errors.Is(err, driver.ErrUnavailable): // it says so already
 		return false
 	case wire.Misconfigured(err), errors.Is(err, zk.ErrAuthFailed):
 		return false
@@ -142,7 +142,7 @@ func (k *Keeper) set(s *Session, why error) {
 	k.changed = make(chan struct{})
 }
 
-// Usable returns the session if it can serve callers now, and idem.ErrUnavailable if
+// Usable returns the session if it can serve callers now, and driver.ErrUnavailable if
 // not. It never waits.
 func (k *Keeper) Usable() (*Session, error) {
 	k.mu.Lock()
@@ -150,12 +150,12 @@ func (k *Keeper) Usable() (*Session, error) {
 	k.mu.Unlock()
 	switch {
 	case k.ctx.Err() != nil:
-		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, ErrClosed)
+		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, ErrClosed)
 	case s == nil:
-		return nil, fmt.Errorf("%w: no session: %w", idem.ErrUnavailable, lastErr)
+		return nil, fmt.Errorf("%w: no session: %w", driver.ErrUnavailable, lastErr)
 	}
 	if err := s.Usable(); err != nil {
-		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
 	return s, nil
 }

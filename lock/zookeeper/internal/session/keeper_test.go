@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 )
 
@@ -57,7 +57,7 @@ func TestCloseWaitsForEveryGoroutine(t *testing.T) {
 				if k.Go(func() { t.Error("Go() has run a function after Close()") }) {
 					t.Error("Go() = true after Close()")
 				}
-				if _, err := k.Usable(); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrClosed) || k.AwaitUsable(context.Background()) {
+				if _, err := k.Usable(); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrClosed) || k.AwaitUsable(context.Background()) {
 					t.Errorf("Usable() = %v after Close(), want %v", err, ErrClosed)
 				}
 				close(release)
@@ -122,8 +122,8 @@ func TestAwaitUsableOutlivesSessions(t *testing.T) {
 		first, second := alone(t), alone(t)
 		k := keeperOf(first)
 		k.set(nil, ErrExpired)
-		if _, err := k.Usable(); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrExpired) {
-			t.Errorf("Usable() = %v between two sessions, want %v because of %v", err, idem.ErrUnavailable, ErrExpired)
+		if _, err := k.Usable(); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrExpired) {
+			t.Errorf("Usable() = %v between two sessions, want %v because of %v", err, driver.ErrUnavailable, ErrExpired)
 		}
 		got := make(chan bool, 1)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -199,7 +199,7 @@ func TestOutageIsAWantOfServers(t *testing.T) {
 		{zk.ErrNoServer, true, true},
 		{ErrNotPermitted, true, false},
 		{zk.ErrAuthFailed, false, false},
-		{idem.ErrUnavailable, false, false}, // it says so already
+		{driver.ErrUnavailable, false, false}, // it says so already
 	} {
 		err := fmt.Errorf("x: %w", tt.err)
 		if now, inTime := outage(over, err), outage(t.Context(), err); now != tt.now || inTime != tt.inTime {

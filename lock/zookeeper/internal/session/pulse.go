@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // pulse sends the session's empty pinned writes. They are heartbeats, when no other write
@@ -53,7 +53,7 @@ func (p *pulse) FinalPresent() (zxid int64, err error) {
 			}
 		}
 		if err := p.Retry(); err != nil {
-			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+			return 0, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Node is the result of a read. It comes as a [Hint] or as [Decided].
@@ -196,7 +196,7 @@ type waiter interface {
 // session waits for it when it shuts down.
 func Within[T any](ctx context.Context, s waiter, call func() (T, error)) (zero T, err error) {
 	if ctx.Err() != nil {
-		return zero, fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
+		return zero, fmt.Errorf("%w: %w", driver.ErrUnavailable, context.Cause(ctx))
 	}
 	var v T
 	var failed error

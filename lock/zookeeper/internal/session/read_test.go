@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -125,8 +125,8 @@ func TestBarrierNeedsAnAcknowledgedWriteOfItsConnection(t *testing.T) {
 		if err := s.Barrier(context.Background()); err != nil || writes != 3 {
 			t.Errorf("Barrier() = %v after %d writes, want nil after 3", err, writes)
 		}
-		if err := s.FinalBarrier(); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrExpired) {
-			t.Errorf("FinalBarrier() = %v at the end of the session, want %v because of %v", err, idem.ErrUnavailable, ErrExpired)
+		if err := s.FinalBarrier(); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrExpired) {
+			t.Errorf("FinalBarrier() = %v at the end of the session, want %v because of %v", err, driver.ErrUnavailable, ErrExpired)
 		}
 	})
 }
@@ -229,8 +229,8 @@ func TestWithinEndsBeforeItsCall(t *testing.T) {
 		go within(ctx)
 		synctest.Wait()
 		cancel(why)
-		if err := <-got; !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, why) {
-			t.Errorf("Within() = %v, want %v because of %v", err, idem.ErrUnavailable, why)
+		if err := <-got; !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, why) {
+			t.Errorf("Within() = %v, want %v because of %v", err, driver.ErrUnavailable, why)
 		}
 		if _, err := Within(ctx, s, func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, why) {
 			t.Errorf("Within() = %v with a context that has ended, want %v", err, why)

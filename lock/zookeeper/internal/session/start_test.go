@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -57,8 +57,8 @@ func TestAnEnsembleThatIsNotReadyIsUnavailable(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		if _, err := Keep(t.Context(), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("Keep() = %v, want %v", err, idem.ErrUnavailable)
+		if _, err := Keep(t.Context(), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Keep() = %v, want %v", err, driver.ErrUnavailable)
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestSessionThatIsNotUsedLeavesNothing(t *testing.T) {
 		}
 		return nil, unfit
 	}
-	if _, err := Keep(bounded(t), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, unfit) || errors.Is(err, idem.ErrUnavailable) {
+	if _, err := Keep(bounded(t), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, unfit) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Keep() = %v, want %v", err, unfit)
 	}
 	if err := unused.Err(); !errors.Is(err, unfit) {

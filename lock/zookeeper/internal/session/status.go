@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
 )
@@ -102,7 +102,7 @@ func (s *status) AwaitUp(ctx context.Context) error {
 	return s.await(ctx, func() (bool, error) { return s.trouble(true) == nil, s.trouble(false) })
 }
 
-// Await waits for a channel. It fails with idem.ErrUnavailable when ctx ends, and when
+// Await waits for a channel. It fails with driver.ErrUnavailable when ctx ends, and when
 // the session cannot be trusted any more.
 func (s *status) Await(ctx context.Context, ch <-chan struct{}) error {
 	for {
@@ -124,7 +124,7 @@ func (s *status) Await(ctx context.Context, ch <-chan struct{}) error {
 				err = context.Cause(ctx)
 			}
 		}
-		return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
@@ -152,7 +152,7 @@ func (t *trust) expire() bool {
 }
 
 // errUntrusted is why leases end when the session cannot be trusted any more.
-var errUntrusted = fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost)
+var errUntrusted = fmt.Errorf("%w: no write was acknowledged for too long", driver.ErrLeaseLost)
 
 // loseAll ends all leases and returns them. Needs mu.
 func (t *trust) loseAll(err error) []*Hold {
@@ -205,7 +205,7 @@ func (t *trust) die(why error) {
 	}
 	t.why = why
 	t.connected, t.confirmed = false, false
-	t.loseAll(fmt.Errorf("%w: %w", idem.ErrLeaseLost, why))
+	t.loseAll(fmt.Errorf("%w: %w", driver.ErrLeaseLost, why))
 	close(t.over)
 	t.broadcast()
 }

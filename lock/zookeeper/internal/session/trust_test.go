@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -51,8 +51,8 @@ func TestHoldIsToldOfTheEndOfTrust(t *testing.T) {
 	if r.s.Trusted() {
 		t.Error("Trusted() = true a session after the last write")
 	}
-	if err := <-lost; !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("told of %v, want %v", err, idem.ErrLeaseLost)
+	if err := <-lost; !errors.Is(err, driver.ErrLeaseLost) {
+		t.Errorf("told of %v, want %v", err, driver.ErrLeaseLost)
 	}
 	if r.s.Hold(func(error) {}, func() {}) != nil {
 		t.Error("Hold() without trust, want nil")
@@ -286,8 +286,8 @@ func TestNothingBeginsAfterTheEnd(t *testing.T) {
 		told := 0
 		s.Hold(func(err error) {
 			told++
-			if !errors.Is(err, ErrExpired) || !errors.Is(err, idem.ErrLeaseLost) {
-				t.Errorf("told of %v, want %v because of %v", err, idem.ErrLeaseLost, ErrExpired)
+			if !errors.Is(err, ErrExpired) || !errors.Is(err, driver.ErrLeaseLost) {
+				t.Errorf("told of %v, want %v because of %v", err, driver.ErrLeaseLost, ErrExpired)
 			}
 		}, func() {})
 		s.die(ErrExpired)

@@ -16,6 +16,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -77,11 +78,11 @@ func RawConn(t testing.TB, servers []string) *zk.Conn {
 }
 
 // NewID returns a key ID for one test. No other test uses it.
-func NewID() idem.KeyID { return idem.NewKeyID("test", idem.Key(idem.NewNonce().String())) }
+func NewID() driver.KeyID { return idem.NewKeyID("test", idem.Key(driver.NewNonce().String())) }
 
 // Request is a request for the lock of a key.
-func Request(id idem.KeyID) idem.LockRequest {
-	return idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()}
+func Request(id driver.KeyID) driver.LockRequest {
+	return driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()}
 }
 
 // Create makes a znode.

@@ -10,7 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 )
 
@@ -31,13 +31,13 @@ var errForeign = errors.New("tokenstore/redis: the server has incarnations that 
 
 // Accept gives the expected incarnations to Redis and to the witness, with new ones for
 // all shards that lack theirs. It returns the number of these shards. After an error
-// it can be repeated and goes on from there. The error wraps idem.ErrUnavailable if
+// it can be repeated and goes on from there. The error wraps driver.ErrUnavailable if
 // Redis or the witness cannot be reached.
 func (g *Guard) Accept(ctx context.Context) (int, error) {
 	select {
 	case g.turn <- struct{}{}:
 	case <-ctx.Done():
-		return 0, fmt.Errorf("tokenstore/redis: accept: %w: %w", idem.ErrUnavailable, ctx.Err())
+		return 0, fmt.Errorf("tokenstore/redis: accept: %w: %w", driver.ErrUnavailable, ctx.Err())
 	}
 	defer func() { <-g.turn }()
 	return g.accept(ctx, false)

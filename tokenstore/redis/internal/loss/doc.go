@@ -21,7 +21,7 @@
 //
 // [Guard.Start] compares all shards when the process starts, and [Guard.Lost] does so
 // for a health check. [Guard.Do] runs one call. If the shard answers with another
-// incarnation, the call fails with [idem.ErrStoreLost].
+// incarnation, the call fails with [driver.ErrStoreLost].
 //
 // A Redis without a loss can still be the wrong one. A second instance was started with
 // another address, and the witness now names its server. [Guard.Reread] notices this. It

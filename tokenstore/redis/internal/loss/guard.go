@@ -10,7 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -76,7 +76,7 @@ func New(c Config) *Guard {
 }
 
 // Start finds the expected incarnations, and creates them at the very first start. It
-// succeeds after a loss of records. The error wraps idem.ErrUnavailable if Redis or the
+// succeeds after a loss of records. The error wraps driver.ErrUnavailable if Redis or the
 // witness cannot be reached.
 func (g *Guard) Start(ctx context.Context) error {
 	if g.Witness == nil && !g.ReadOnly {
@@ -155,17 +155,17 @@ func (g *Guard) warnOfEmptyShards(ctx context.Context) {
 
 // Do runs a call on one shard. The call compares the expected incarnation and reports
 // whether the shard had another one. Do runs it again if the loss has been accepted
-// meanwhile. Otherwise the error names the method and wraps idem.ErrStoreLost.
+// meanwhile. Otherwise the error names the method and wraps driver.ErrStoreLost.
 func (g *Guard) Do(ctx context.Context, method string, shard int, call func(expected string) (lost bool, err error)) error {
 	lost, err := g.retry(ctx, func(want *set) (bool, error) { return call(want[shard]) })
 	if lost && err == nil {
-		err = fmt.Errorf("tokenstore/redis: %s: shard %s: %w", method, redisserver.ShardName(shard), idem.ErrStoreLost)
+		err = fmt.Errorf("tokenstore/redis: %s: shard %s: %w", method, redisserver.ShardName(shard), driver.ErrStoreLost)
 	}
 	return err
 }
 
 // Lost counts the shards that have lost their records. It accepts the loss first if
-// the guard does so by itself. The error wraps idem.ErrUnavailable.
+// the guard does so by itself. The error wraps driver.ErrUnavailable.
 func (g *Guard) Lost(ctx context.Context) (n int, err error) {
 	return g.LostBy(ctx, func(want []string) (int, error) {
 		have, err := g.inc.read(ctx)

@@ -9,7 +9,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
@@ -114,7 +114,7 @@ func (n *incarnations) read(ctx context.Context) (*set, error) {
 
 func (n *incarnations) redisFailed(ctx context.Context, err error) error {
 	redisserver.AskAnew(ctx, n.client)
-	return fmt.Errorf("tokenstore/redis: incarnation: %w: %w", idem.ErrUnavailable, err)
+	return fmt.Errorf("tokenstore/redis: incarnation: %w: %w", driver.ErrUnavailable, err)
 }
 
 // Witness keeps the expected incarnations outside of Redis.
@@ -177,7 +177,7 @@ func (n *incarnations) load(ctx context.Context) (t testimony, err error) {
 	}
 	data, version, err := n.witness.Load(ctx)
 	if err != nil {
-		return t, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)
+		return t, fmt.Errorf("tokenstore/redis: witness: %w: %w", driver.ErrUnavailable, err)
 	}
 	if t.version = version; data == nil {
 		return t, nil
@@ -206,5 +206,5 @@ func (n *incarnations) save(ctx context.Context, want *set, version int64) (save
 	if now, lerr := n.load(ctx); lerr == nil && now.version != version {
 		return false, nil
 	}
-	return false, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)
+	return false, fmt.Errorf("tokenstore/redis: witness: %w: %w", driver.ErrUnavailable, err)
 }

@@ -1,9 +1,8 @@
-package idem
+package driver
 
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -108,11 +107,6 @@ const (
 	MaxAuthorBytes = 128
 	MaxReasonBytes = 512
 )
-
-// cutOff returns at most n bytes of s, in valid UTF-8.
-func cutOff(s string, n int) string {
-	return strings.ToValidUTF8(s[:min(len(s), n)], "")
-}
 
 // machines are the authors that are parts of a service.
 var machines = []string{"resolver", "engine", "marker", "sweeper"}

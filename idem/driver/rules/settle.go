@@ -3,12 +3,12 @@ package rules
 import (
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Settle says what a Settle does with entry e, which is as [Entry.At] returned it. If write is
-// not nil the store replaces e by it. The error wraps idem.ErrResponseInvalid.
-func Settle(e *Entry, st *idem.Settlement, now time.Time) (write *Entry, res idem.SettleResult, err error) {
+// not nil the store replaces e by it. The error wraps driver.ErrResponseInvalid.
+func Settle(e *Entry, st *driver.Settlement, now time.Time) (write *Entry, res driver.SettleResult, err error) {
 	own := e != nil && e.Record.Attempt == st.Attempt
 	switch {
 	case own && e.Settlement == st.ID && stands(&e.Record, st.State):
@@ -16,7 +16,7 @@ func Settle(e *Entry, st *idem.Settlement, now time.Time) (write *Entry, res ide
 	case own && e.Record.State.Open():
 		return settle(e, st, now, false)
 	case own || !repairs(e, st):
-	case e == nil && st.State == idem.StateReleased && st.Repair.Kind == idem.IssuedToken:
+	case e == nil && st.State == driver.StateReleased && st.Repair.Kind == driver.IssuedToken:
 		// The expiry of the token went with its record. The token stays unknown, so no
 		// attempt runs under it again, which is what the settlement wants.
 		res.Settled = true
@@ -28,9 +28,9 @@ func Settle(e *Entry, st *idem.Settlement, now time.Time) (write *Entry, res ide
 }
 
 // settle returns e, whose attempt is open, with st applied.
-func settle(e *Entry, st *idem.Settlement, now time.Time, repair bool) (write *Entry, res idem.SettleResult, err error) {
+func settle(e *Entry, st *driver.Settlement, now time.Time, repair bool) (write *Entry, res driver.SettleResult, err error) {
 	var response []byte
-	if st.Response != nil && st.State != idem.StateReleased {
+	if st.Response != nil && st.State != driver.StateReleased {
 		if response, err = st.Response.AppendBinary(nil); err != nil {
 			return nil, res, err
 		}
@@ -41,16 +41,16 @@ func settle(e *Entry, st *idem.Settlement, now time.Time, repair bool) (write *E
 	resultTTL, keyTTL := longest(r, st)
 	r.ResultTTL, r.KeyTTL = 0, 0
 	switch {
-	case st.State == idem.StateUnknown:
+	case st.State == driver.StateUnknown:
 		r.ResultTTL, r.KeyTTL = resultTTL, keyTTL
-	case st.State == idem.StateCompleted:
+	case st.State == driver.StateCompleted:
 		r.ResultExpires, r.KeyExpires = now.Add(resultTTL), now.Add(max(keyTTL, resultTTL))
-	case st.State == idem.StateReleased && r.Kind == idem.IssuedToken:
-		r.State = idem.StateIssued
+	case st.State == driver.StateReleased && r.Kind == driver.IssuedToken:
+		r.State = driver.StateIssued
 		if r.TokenExpires.IsZero() {
 			r.TokenExpires = now // a repair made this record, and its expiry had been lost
 		}
-	case st.State == idem.StateReleased:
+	case st.State == driver.StateReleased:
 		r.KeyExpires = now.Add(keyTTL)
 	}
 	res.Settled, res.Repaired = true, repair
@@ -65,9 +65,9 @@ func settle(e *Entry, st *idem.Settlement, now time.Time, repair bool) (write *E
 
 // longest returns the times to live that a settlement of the open record r keeps. Its author may
 // not know the route, and the record does.
-func longest(r *idem.Record, st *idem.Settlement) (resultTTL, keyTTL time.Duration) {
+func longest(r *driver.Record, st *driver.Settlement) (resultTTL, keyTTL time.Duration) {
 	resultTTL, keyTTL = max(st.ResultTTL, r.ResultTTL), max(st.KeyTTL, r.KeyTTL)
-	if st.State != idem.StateUnknown { // which does not end
+	if st.State != driver.StateUnknown { // which does not end
 		keyTTL = max(KeyTTL(st.KeyTTL), keyTTL)
 	}
 	if re := st.Repair; re != nil {
@@ -78,9 +78,9 @@ func longest(r *idem.Record, st *idem.Settlement) (resultTTL, keyTTL time.Durati
 
 // repairs reports whether a settlement may replace e, which is missing or belongs
 // to another attempt.
-func repairs(e *Entry, st *idem.Settlement) bool {
+func repairs(e *Entry, st *driver.Settlement) bool {
 	re := st.Repair
-	if re == nil || st.State == idem.StateReleased && !st.LeaseTrusted {
+	if re == nil || st.State == driver.StateReleased && !st.LeaseTrusted {
 		return false
 	}
 	if e == nil {
@@ -92,19 +92,19 @@ func repairs(e *Entry, st *idem.Settlement) bool {
 	case r.Kind != re.Kind || !idle(r) && !r.State.Open():
 		return false
 	case stored.Fence.Domain == "":
-		return r.State == idem.StateIssued
+		return r.State == driver.StateIssued
 	case stored.Fence.Domain != own.Fence.Domain:
-		return re.Replaced == idem.Replaced{State: r.State, Attempt: stored}
+		return re.Replaced == driver.Replaced{State: r.State, Attempt: stored}
 	}
 	return stored.Fence.Before(own.Fence) && (idle(r) || stored.Number < own.Number)
 }
 
 // restored returns the open entry of the attempt that st settles. It will replace e,
 // which may be nil.
-func restored(e *Entry, st *idem.Settlement, now time.Time) *Entry {
+func restored(e *Entry, st *driver.Settlement, now time.Time) *Entry {
 	re := st.Repair
-	r := idem.Record{
-		State: idem.StatePending, Kind: re.Kind, Route: re.Route, Fingerprint: re.Fingerprint,
+	r := driver.Record{
+		State: driver.StatePending, Kind: re.Kind, Route: re.Route, Fingerprint: re.Fingerprint,
 		Attempt: st.Attempt, Created: now, Started: re.Started,
 	}
 	if e != nil {
@@ -115,11 +115,11 @@ func restored(e *Entry, st *idem.Settlement, now time.Time) *Entry {
 }
 
 // stands reports whether r is the result of a settlement to state.
-func stands(r *idem.Record, state idem.State) bool {
+func stands(r *driver.Record, state driver.State) bool {
 	switch state {
-	case idem.StateCompleted:
-		return r.State == idem.StateCompleted || r.State == idem.StateExpired
-	case idem.StateReleased:
+	case driver.StateCompleted:
+		return r.State == driver.StateCompleted || r.State == driver.StateExpired
+	case driver.StateReleased:
 		return idle(r)
 	}
 	return r.State == state

@@ -1,4 +1,4 @@
-package idem
+package driver
 
 import (
 	"bytes"
@@ -27,12 +27,6 @@ var (
 	// and a retry does not help.
 	ErrCorruptRecord = errors.New("idem: record cannot be read")
 )
-
-// unreadable reports whether an error of a store is final for a record. The call did nothing,
-// and a retry gets the same answer.
-func unreadable(err error) bool {
-	return errors.Is(err, ErrNewerRecord) || errors.Is(err, ErrCorruptRecord)
-}
 
 // Store keeps one [Record] per key ID. It is safe for concurrent use.
 //
@@ -174,6 +168,9 @@ type Replaced struct {
 	State   State
 	Attempt Attempt
 }
+
+// DefaultKeyTTL is how long a key is remembered if its settlement does not say it.
+const DefaultKeyTTL = 7 * 24 * time.Hour
 
 // Settlement closes an attempt or marks it unknown.
 type Settlement struct {

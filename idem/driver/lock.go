@@ -1,4 +1,4 @@
-package idem
+package driver
 
 import (
 	"context"
@@ -142,4 +142,19 @@ func Acquire(ctx context.Context, l Locker, req LockRequest) (Lease, error) {
 			return nil, err
 		}
 	}
+}
+
+// HistoryLocker is a [Locker] whose service can come back with older data, as a ZooKeeper does
+// that was restored from a backup. Its fences would start again below those in the records, in
+// the same domain. The engine compares the fence of each lease with the highest one that is
+// known, and tells the locker of a fence that is missing in the service.
+type HistoryLocker interface {
+	Locker
+
+	// RenewDomain reports whether leases have another domain than seen.Domain from now on. A
+	// lease had the fence seen before the call. If the service has a write of the locker from
+	// during the call in front of that fence, it has lost its latest data, and RenewDomain gives
+	// it another domain. All clients of the service learn it. Concurrent calls agree on one.
+	// The error wraps ErrUnavailable, unless the locker may not change the domain.
+	RenewDomain(ctx context.Context, seen Fence) (renewed bool, err error)
 }

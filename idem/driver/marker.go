@@ -1,4 +1,4 @@
-package idem
+package driver
 
 import (
 	"context"
@@ -7,6 +7,14 @@ import (
 	"math"
 	"time"
 )
+
+// Before reports whether a record is of a later attempt than the marker. A fence does not show this
+// alone. An Abort leaves its fence in any record without an attempt, and that record may be from a
+// time before the marker, because a store can fall back.
+func (m *Marker) Before(rec *Record) bool {
+	a, b := rec.Attempt, m.Attempt
+	return a.Number > b.Number && (a.Fence.Domain != b.Fence.Domain || b.Fence.Before(a.Fence))
+}
 
 // Marker is left by a lock service in place of the lock of a key. It says that an attempt
 // began, and how it ended, even if the token store has lost the record. It holds no response.
@@ -79,7 +87,7 @@ func (m *Marker) SettledBy(rec *Record) bool {
 	case rec.State == StateNone, rec.State.Open():
 		return false
 	}
-	return rec.Attempt == m.Attempt || later(rec, m)
+	return rec.Attempt == m.Attempt || m.Before(rec)
 }
 
 // markerForm is the binary form of a [Marker] up to its domain. Numbers are big-endian. The

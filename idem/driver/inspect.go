@@ -1,0 +1,62 @@
+package driver
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// Holder is the owner of a lock, as the lock service knows it. The zero value is an owner
+// without a name, such as a joined transaction.
+type Holder struct {
+	Host  string // of the process; "" if it is not known
+	PID   int    // process ID on Host; 0 if it is not known
+	Nonce Nonce  // of the [LockRequest]; zero if it is not known
+}
+
+// String names the process, for operators. It is "" for an owner without a name.
+func (h Holder) String() string {
+	if h.Host == "" {
+		return ""
+	}
+	return h.Host + " (process " + strconv.Itoa(h.PID) + ")"
+}
+
+// LockInspector is a [Locker] that tells operators about its locks. It is safe for concurrent
+// use. The answers are hints.
+type LockInspector interface {
+	// HeldBy returns the owner of a lock, and false if the lock is free. The lock of a dead
+	// process counts as held until the lock service frees it. The error wraps ErrUnavailable.
+	HeldBy(ctx context.Context, id KeyID) (Holder, bool, error)
+
+	// DomainOf returns the lock domain that a lease of the key would have now. It is "" if no
+	// lock has given that domain a name yet. The error wraps ErrUnavailable.
+	DomainOf(ctx context.Context, id KeyID) (string, error)
+}
+
+// Decided is a decision of a person about an attempt.
+type Decided struct {
+	At      time.Time // by the clock of the store
+	Attempt uint32    // its number
+	State   State     // what the attempt became
+	Decision
+}
+
+// StoreInspector is a [Store] that tells operators more than the protocol needs. It is safe for
+// concurrent use.
+type StoreInspector interface {
+	// Clock returns the time of the store, which is that of its records. The error wraps
+	// ErrUnavailable.
+	Clock(ctx context.Context) (time.Time, error)
+
+	// Decisions lists the decisions of people about a key, newest first. They outlive the
+	// record. Decisions of the resolver, the engine, a marker and the sweeper are not kept. The
+	// error wraps ErrUnavailable.
+	Decisions(ctx context.Context, id KeyID) ([]Decided, error)
+
+	// EachKey calls f with the ID of every record, in no particular order, until f returns
+	// false. It reads the whole store in small steps, and may take minutes. It may miss a
+	// record that begins meanwhile, and may name one twice. The error wraps ErrUnavailable, or
+	// is that of ctx.
+	EachKey(ctx context.Context, f func(KeyID) bool) error
+}
