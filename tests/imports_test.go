@@ -41,6 +41,9 @@ var layers = [][]string{
 	{"internal/tools"},
 	{"lock/zookeeper/internal/zktest"},
 	{"lock/zookeeper/internal/recipetest"},
+	{"cmd/idemctl/internal/cli"},
+	{"cmd/idemctl/internal/servers", "cmd/idemctl/internal/answer"},
+	{"cmd/idemctl/internal/record", "cmd/idemctl/internal/store", "cmd/idemctl/internal/token", "cmd/idemctl/internal/recipe", "cmd/idemctl/internal/doctor"},
 	{"cmd", "example-payments", "examples/clients", "tests", "bench"},
 }
 
@@ -263,6 +266,9 @@ func TestImportsRulesNotice(t *testing.T) {
 		{"middleware/grpc", "middleware/grpc/grpctest", false, "the support of tests"},
 		{"middleware/grpc/grpctest", "middleware/exchange/exchangetest", false, ""},
 		{"cmd/idemctl", "idem/idemtest", false, "the support of tests"},
+		{"cmd/idemctl", "cmd/idemctl/internal/record", false, ""},
+		{"cmd/idemctl/internal/record", "cmd/idemctl/internal/servers", false, ""},
+		{"cmd/idemctl/internal/record", "cmd/idemctl/internal/store", false, belowOnly},
 		{"middleware/http", "example-payments/ledger", false, belowOnly},
 		{"tokenstore/redis", "cmd/idemctl", false, belowOnly},
 		{"tokenstore/redis", "internal/testserver", true, ""},

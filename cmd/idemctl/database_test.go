@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
@@ -81,7 +84,7 @@ func migratedStore(t *testing.T, name string) *sqlstore.Store {
 		}
 	}
 	db := opened(t, name)
-	s, err := sqlstore.New(t.Context(), db.Write, db.Dialect, append(db.StoreOptions(), sqlstore.WithLogger(discard))...)
+	s, err := sqlstore.New(t.Context(), db.Write, db.Dialect, append(db.StoreOptions(), sqlstore.WithLogger(slog.New(slog.DiscardHandler)))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +96,7 @@ func TestDatabaseRecords(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, name string) {
 		env := map[string]string{"IDEMCTL_DATABASE": name}
 		if !strings.HasPrefix(name, "sqlite:") {
-			if got := idemctl(t, env, "record", "list"); got.code != exitFailed || !strings.Contains(got.stderr, "idemctl store migrate") {
+			if got := idemctl(t, env, "record", "list"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "idemctl store migrate") {
 				t.Errorf("record list before a migration = %+v, want advice", got)
 			}
 		}
@@ -109,16 +112,16 @@ func TestDatabaseRecords(t *testing.T) {
 		if got := idemctl(t, env, "--json", "record", "list", "--state", "unknown"); got.code != 0 || strings.Count(got.stdout, "\n") != 1 {
 			t.Errorf("record list of unknown ones = %+v, want 1", got)
 		}
-		var r row
+		var r record.Row
 		got := idemctl(t, env, "--json", "record", "show", "--scope", "m", "doubtful")
 		if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || r.State != "unknown" || r.Attempt != 1 {
 			t.Errorf("record show = %+v, %v, want unknown", got, err)
 		}
-		if got := idemctl(t, env, "record", "show", "--scope", "m", "nothing"); got.code != exitNothing {
-			t.Errorf("record show of no record = %+v, want %d", got, exitNothing)
+		if got := idemctl(t, env, "record", "show", "--scope", "m", "nothing"); got.code != cli.ExitNothing {
+			t.Errorf("record show of no record = %+v, want %d", got, cli.ExitNothing)
 		}
 
-		if got := idemctl(t, env, "record", "resolve", "--scope", "m", "runs", "--not-applied"); got.code != exitFailed || !strings.Contains(got.stderr, "may be running") {
+		if got := idemctl(t, env, "record", "resolve", "--scope", "m", "runs", "--not-applied"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "may be running") {
 			t.Errorf("record resolve of a pending one = %+v, want a refusal", got)
 		}
 		got = idemctl(t, env, "--json", "record", "resolve", "--scope", "m", "doubtful", "--by", "alice", "--reason", "in the ledger",
@@ -150,7 +153,7 @@ func TestDatabaseRetire(t *testing.T) {
 		s := migratedStore(t, name)
 		env := map[string]string{"IDEMCTL_DATABASE": name}
 		domain := beginUnder(t, s, memorylock.New(), "runs").Fence().Domain
-		if got := idemctl(t, env, "store", "retire", domain, "--no-zookeeper"); got.code != exitFailed || !strings.Contains(got.stderr, "may be alive") {
+		if got := idemctl(t, env, "store", "retire", domain, "--no-zookeeper"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "may be alive") {
 			t.Errorf("store retire just now = %+v, want a refusal", got)
 		}
 		if got := idemctl(t, env, "--session-timeout", "1ns", "store", "retire", domain, "--no-zookeeper", "--by", "alice"); got.code != 0 || !strings.Contains(got.stdout, "1 pending records") {
@@ -169,11 +172,11 @@ func TestDatabaseDoctor(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, name string) {
 		env := map[string]string{"IDEMCTL_DATABASE": name}
 		if !strings.HasPrefix(name, "sqlite:") {
-			doctor(t, env).wantFinding(t, "fail", "database-schema", "store migrate")
+			examine(t, env).wantFinding(t, "fail", "database-schema", "store migrate")
 		}
 		s := migratedStore(t, name)
 		settle(t, s, "doubtful", driver.StateUnknown, nil)
-		got := doctor(t, env)
+		got := examine(t, env)
 		got.wantNoFinding(t, "fail")
 		for _, check := range []string{"database", "database-version", "database-schema", "database-write"} {
 			got.wantFinding(t, "ok", check, "")
@@ -189,13 +192,13 @@ func TestDatabaseDoctor(t *testing.T) {
 
 		db := opened(t, name)
 		execSQL(t, db.Write, "INSERT INTO idem_schema (version, applied) VALUES (99, 0)")
-		doctor(t, env).wantFinding(t, "fail", "database-schema", "newer build")
+		examine(t, env).wantFinding(t, "fail", "database-schema", "newer build")
 	})
 }
 
 func TestDatabaseIsDown(t *testing.T) {
 	for _, name := range []string{"postgres://idem:hidden@127.0.0.1:1/x", "mysql://idem:hidden@127.0.0.1:1/x"} {
-		got := doctor(t, map[string]string{"IDEMCTL_DATABASE": name})
+		got := examine(t, map[string]string{"IDEMCTL_DATABASE": name})
 		got.wantFinding(t, "fail", "database", "refused")
 		if strings.Contains(got.stdout+got.stderr, "hidden") {
 			t.Errorf("doctor tells the password: %+v", got)
@@ -213,9 +216,9 @@ func TestDatabaseResolvesJoinedAttempts(t *testing.T) {
 		if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
 			t.Fatal(res, err)
 		}
-		got := doctor(t, env)
+		got := examine(t, env)
 		got.wantFinding(t, "ok", "record-domains", "")
-		if got := idemctl(t, env, "--session-timeout", "1ns", "store", "retire", driver.JoinedDomain, "--no-zookeeper"); got.code != exitFailed || !strings.Contains(got.stderr, "joined transactions") {
+		if got := idemctl(t, env, "--session-timeout", "1ns", "store", "retire", driver.JoinedDomain, "--no-zookeeper"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "joined transactions") {
 			t.Errorf("store retire joined = %+v, want a refusal", got)
 		}
 		if !strings.HasPrefix(name, "sqlite:") {
@@ -227,7 +230,7 @@ func TestDatabaseResolvesJoinedAttempts(t *testing.T) {
 			if err != nil || held.Tx == nil {
 				t.Fatal(held, err)
 			}
-			if got := idemctl(t, env, "record", "resolve", "--scope", "m", "escaped", "--not-applied"); got.code != exitNothing || !strings.Contains(got.stderr, "a transaction holds") {
+			if got := idemctl(t, env, "record", "resolve", "--scope", "m", "escaped", "--not-applied"); got.code != cli.ExitNothing || !strings.Contains(got.stderr, "a transaction holds") {
 				t.Errorf("record resolve of a running one = %+v, want a refusal", got)
 			}
 			if err := held.Tx.Rollback(t.Context()); err != nil {

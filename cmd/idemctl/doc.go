@@ -16,6 +16,8 @@
 // does. Results go to standard output, everything else to standard error. idemctl
 // shows the IDs of keys and never the keys, and a token only when it issues it.
 //
-// Each file holds one group of commands. main.go has the global flags, connect.go the
-// connections, output.go the output of records.
+// This package only parses the command line. Below internal, each group of commands is a
+// package: record (with answer), store, token, doctor, and recipe for lock, semaphore, elect
+// and queue. No group knows another one. They share servers, which has the global flags and
+// the connections, and cli, which has the streams and the exit codes.
 package main

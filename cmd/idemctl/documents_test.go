@@ -53,7 +53,7 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 
 // accepts says what is wrong with a command line, without running it.
 func accepts(args []string, whole bool) error {
-	root := (&app{getenv: func(string) string { return "" }}).root()
+	root := (&program{getenv: func(string) string { return "" }}).root()
 	root.InitDefaultHelpFlag()
 	cmd, rest, err := root.Find(args)
 	if err != nil {

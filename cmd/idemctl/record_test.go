@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -37,7 +39,7 @@ func TestRecordShow(t *testing.T) {
 	if byOperation := idemctl(t, env, "record", "show", "--operation", id.OperationID()); byOperation.code != 0 || !strings.Contains(byOperation.stdout, id.String()) {
 		t.Errorf("--operation: %+v, want the record", byOperation)
 	}
-	for want, args := range map[int][]string{exitNothing: {"--operation", "op_0"}, exitUsage: {"--operation", id.OperationID(), "--scope", "m"}} {
+	for want, args := range map[int][]string{cli.ExitNothing: {"--operation", "op_0"}, cli.ExitUsage: {"--operation", id.OperationID(), "--scope", "m"}} {
 		if got := idemctl(t, env, append([]string{"record", "show"}, args...)...); got.code != want || got.stdout != "" {
 			t.Errorf("record show %q: %+v, want exit code %d", args, got, want)
 		}
@@ -61,8 +63,8 @@ func TestRecordShow(t *testing.T) {
 		t.Errorf("a control character reaches the terminal: %q", got.stdout)
 	}
 	for _, scope := range []string{"other", ""} {
-		if got := idemctl(t, env, "record", "show", "--scope", scope, "the-key"); got.code != exitNothing || got.stdout != "" {
-			t.Errorf("in scope %q: exit code %d, %q, want %d and nothing", scope, got.code, got.stdout, exitNothing)
+		if got := idemctl(t, env, "record", "show", "--scope", scope, "the-key"); got.code != cli.ExitNothing || got.stdout != "" {
+			t.Errorf("in scope %q: exit code %d, %q, want %d and nothing", scope, got.code, got.stdout, cli.ExitNothing)
 		}
 	}
 }
@@ -91,7 +93,7 @@ func TestRecordList(t *testing.T) {
 		args := strings.Fields("record list " + tt.args)
 		var states []string
 		for line := range strings.Lines(idemctl(t, env, append(args, "--json")...).stdout) {
-			var r row
+			var r record.Row
 			if err := json.Unmarshal([]byte(line), &r); err != nil || r.KeyID == "" || r.Since == nil || r.Attempt != 1 {
 				t.Errorf("record list %s: line %q, %v", tt.args, line, err)
 			}
@@ -159,7 +161,7 @@ func TestRecordShowsDecisions(t *testing.T) {
 	if strings.ContainsAny(text.stdout, "\u202e\u2028\u200b\U000e0041") {
 		t.Errorf("JSON is %q", text.stdout)
 	}
-	if again := resolveExits(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(again.stderr, "released by bob") {
+	if again := resolveExits(t, env, cli.ExitNothing, "k", "--not-applied"); !strings.Contains(again.stderr, "released by bob") {
 		t.Errorf("a third one is told %q", again.stderr)
 	}
 	settle(t, store, "eve", driver.StateUnknown, nil)
@@ -167,7 +169,7 @@ func TestRecordShowsDecisions(t *testing.T) {
 	if got := idemctl(t, env, "record", "show", "--scope", "m", "eve").stdout; !strings.Contains(got, `decided by   eve\nstate  completed\u202e`+"\n") {
 		t.Errorf("decided by: %q", got)
 	}
-	if again := resolveExits(t, env, exitNothing, "eve", "--not-applied"); !strings.Contains(again.stderr, `eve\nstate`) && strings.Contains(again.stderr, "\u202e") {
+	if again := resolveExits(t, env, cli.ExitNothing, "eve", "--not-applied"); !strings.Contains(again.stderr, `eve\nstate`) && strings.Contains(again.stderr, "\u202e") {
 		t.Errorf("who comes later is told %q", again.stderr)
 	}
 }
@@ -183,17 +185,17 @@ func TestStoreAccept(t *testing.T) {
 		t.Errorf("first use: exit code %d, %q %q", got.code, got.stdout, got.stderr)
 	}
 	wipe(t, server.URL())
-	if got := idem("record", "show", "--scope", "m", "k"); got.code != exitFailed || !strings.Contains(got.stderr, "lost") ||
+	if got := idem("record", "show", "--scope", "m", "k"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "lost") ||
 		strings.Count(got.stderr, "\n") != 1 {
-		t.Errorf("record show on a wiped Redis: exit code %d, %q, want %d and that it was lost", got.code, got.stderr, exitFailed)
+		t.Errorf("record show on a wiped Redis: exit code %d, %q, want %d and that it was lost", got.code, got.stderr, cli.ExitFailed)
 	}
 	address := strings.TrimPrefix(server.URL(), "redis://")
 	want := fmt.Sprintf(`{"accepted_shards":64,"prefix":"idem","redis":%q,"witness":%q}`, address, chroot+"/idem/redis") + "\n"
 	if got := idem("--json", "store", "accept"); got.code != 0 || got.stdout != want {
 		t.Errorf("store accept: exit code %d, %q %q, want %s", got.code, got.stdout, got.stderr, want)
 	}
-	if got := idem("record", "show", "--scope", "m", "k"); got.code != exitNothing {
-		t.Errorf("record show after it: exit code %d, %q, want %d", got.code, got.stderr, exitNothing)
+	if got := idem("record", "show", "--scope", "m", "k"); got.code != cli.ExitNothing {
+		t.Errorf("record show after it: exit code %d, %q, want %d", got.code, got.stderr, cli.ExitNothing)
 	}
 
 	// Another service has another prefix, and so another znode. The command says whose loss it accepts.
@@ -217,8 +219,8 @@ func TestStoreAccept(t *testing.T) {
 		t.Errorf("store accept with the znode of another Redis: exit code %d, %q, want its address", got.code, got.stderr)
 	}
 	flags = append(flags, "--prefix", "team-c", "--witness", "/idem/redis")
-	if got := idem("store", "accept"); got.code != exitFailed || !strings.Contains(got.stderr, `"team-c"`) {
-		t.Errorf("store accept with the znode of another prefix: exit code %d, %q, want %d and both prefixes", got.code, got.stderr, exitFailed)
+	if got := idem("store", "accept"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, `"team-c"`) {
+		t.Errorf("store accept with the znode of another prefix: exit code %d, %q, want %d and both prefixes", got.code, got.stderr, cli.ExitFailed)
 	}
 }
 

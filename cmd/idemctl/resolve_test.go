@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"os/user"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
@@ -25,10 +26,10 @@ func TestResolveApplied(t *testing.T) {
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", driver.StateUnknown, &idem.Response{Status: 503})
 	got := resolveExits(t, env, 0, "k", "--applied", answerFile(t, paid), "--by", "alice", "--reason", "in the ledger")
-	if !strings.Contains(got.stderr, withoutLock) || strings.Count(got.stderr, "\n") != 1 {
+	if !strings.Contains(got.stderr, "no lock was taken") || strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("standard error is %q, want one line that says that no lock was taken", got.stderr)
 	}
-	var r row
+	var r record.Row
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || r.State != "completed" || r.DecidedBy != "alice" || r.Reason != "in the ledger" || r.Status != 201 ||
 		r.ResultExpires.Sub(*r.Since) != idem.DefaultResultTTL || r.KeyExpires.Sub(*r.Since) != idem.DefaultKeyTTL {
 		t.Errorf("printed %s, %v", got.stdout, err)
@@ -37,7 +38,7 @@ func TestResolveApplied(t *testing.T) {
 	if rec.State != driver.StateCompleted || string(rec.Response.Body) != `{"id":"pay_1"}` || rec.Response.Header["Content-Type"][0] != "application/json" {
 		t.Errorf("record = %+v, %+v", rec, rec.Response)
 	}
-	again := resolveExits(t, env, exitNothing, "k", "--not-applied")
+	again := resolveExits(t, env, cli.ExitNothing, "k", "--not-applied")
 	if !strings.Contains(again.stderr, "was settled already, and the record is completed by alice since") || strings.Contains(again.stderr, "nothing there") {
 		t.Errorf("a second one is told %q", again.stderr)
 	}
@@ -62,7 +63,7 @@ func TestResolveNotApplied(t *testing.T) {
 			t.Errorf("no %q in\n%s", part, got.stdout)
 		}
 	}
-	resolveExits(t, env, exitNothing, "nobody-knows-it", "--not-applied")
+	resolveExits(t, env, cli.ExitNothing, "nobody-knows-it", "--not-applied")
 }
 
 // An operator does not know the times of the route, and the record does.
@@ -103,7 +104,7 @@ func TestResolveRefusesFile(t *testing.T) {
 	before := stateOf(t, store, "k")
 	for _, file := range []string{`{}`, `{"status":0}`, `{"status":201,"body":"a","body_base64":"YQ=="}`, `{"status":201,"headers":{"X":["a"]}}`, `{"status":201,"extra":1}`,
 		`{"status":201,"headers":{"Content-Type":["application/json"]},"body":"{\"id\":\"pay_1\""}`} {
-		resolveExits(t, env, exitUsage, "k", "--applied", answerFile(t, file))
+		resolveExits(t, env, cli.ExitUsage, "k", "--applied", answerFile(t, file))
 	}
 	if after := stateOf(t, store, "k"); after.State != before.State || !after.Settled.Equal(before.Settled) {
 		t.Errorf("record = %+v, was %+v", after, before)
@@ -122,7 +123,7 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	begin(t, store, "k")
-	got := resolveExits(t, env, exitFailed, "k", "--not-applied")
+	got := resolveExits(t, env, cli.ExitFailed, "k", "--not-applied")
 	for _, part := range []string{"pending", "lock domain d,", "--zookeeper", "store retire"} {
 		if !strings.Contains(got.stderr, part) {
 			t.Errorf("no %q in %q", part, got.stderr)
@@ -134,7 +135,7 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	retire := []string{"--json", "store", "retire", "d", "--by", "alice", "--no-zookeeper"}
 	soon := idemctl(t, env, retire...)
 	until := stateOf(t, store, "k").Started.Add(101 * time.Second).UTC().Format(time.RFC3339)
-	if soon.code != exitFailed || !strings.Contains(soon.stderr, "wait until "+until) {
+	if soon.code != cli.ExitFailed || !strings.Contains(soon.stderr, "wait until "+until) {
 		t.Errorf("store retire at once = %+v, want that it waits until %s", soon, until)
 	}
 	if retired, err := store.DomainRetired(t.Context(), "d"); retired || err != nil {
@@ -148,7 +149,7 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	if again := idemctl(t, env, "store", "retire", "d", "--no-zookeeper"); again.code != 0 || !strings.Contains(again.stdout, "already") || !strings.Contains(again.stdout, "1 pending") {
 		t.Errorf("store retire again = %+v", again)
 	}
-	if got := resolveExits(t, env, exitUsage, "k", "--not-applied"); !strings.Contains(got.stderr, "--no-zookeeper") {
+	if got := resolveExits(t, env, cli.ExitUsage, "k", "--not-applied"); !strings.Contains(got.stderr, "--no-zookeeper") {
 		t.Errorf("without a word on ZooKeeper: %q", got.stderr)
 	}
 	if rec := stateOf(t, store, "k"); rec.State != driver.StatePending {
@@ -166,7 +167,7 @@ func TestResolveOfAnotherAttempt(t *testing.T) {
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", driver.StateReleased, nil)
 	settle(t, store, "k", driver.StateUnknown, nil)
-	got := resolveExits(t, env, exitNothing, "k", "--not-applied", "--attempt", "1")
+	got := resolveExits(t, env, cli.ExitNothing, "k", "--not-applied", "--attempt", "1")
 	if !strings.Contains(got.stderr, "attempt 1 ") || !strings.Contains(got.stderr, "attempt 2 is") {
 		t.Errorf("of an attempt that is over: %q", got.stderr)
 	}
@@ -174,45 +175,6 @@ func TestResolveOfAnotherAttempt(t *testing.T) {
 		t.Errorf("state = %v, want unknown", rec.State)
 	}
 	resolveExits(t, env, 0, "k", "--not-applied", "--attempt", "2")
-}
-
-// Between the look and the lock the attempt was settled, and another one began. The
-// command leaves that one alone, with a lock and without.
-func TestResolveOfAnAttemptThatWasReplaced(t *testing.T) {
-	store, server := openStore(t)
-	client, err := redisstore.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	locker, err := redislock.New(t.Context(), client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer locker.Close(t.Context())
-	id, v := idem.NewKeyID("m", "k"), &verdict{decision: driver.Decision{By: "alice"}, resultTTL: time.Hour, keyTTL: time.Hour}
-	lease := beginUnder(t, store, locker, "k")
-	looked := stateOf(t, store, "k")
-	s, err := store.Settle(t.Context(), id, driver.Settlement{Attempt: looked.Attempt, ID: looked.Attempt.Nonce, State: driver.StateReleased, KeyTTL: time.Hour})
-	if err != nil || !s.Settled {
-		t.Fatalf("Settle = %+v, %v", s, err)
-	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := beginUnder(t, store, locker, "k").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	_, under := decideUnderLock(t.Context(), store, locker, id, looked.Attempt, nil, v)
-	_, without := decideWithoutLock(t.Context(), store, id, &looked, nil, v)
-	for _, err := range []error{under, without} {
-		if !errors.Is(err, errNothing) || !strings.Contains(err.Error(), "attempt 2 is") {
-			t.Errorf("decision = %v, want that another attempt is open", err)
-		}
-	}
-	if rec := stateOf(t, store, "k"); rec.State != driver.StatePending || rec.Attempt.Number != 2 {
-		t.Errorf("record = %+v, want the second attempt pending", rec)
-	}
 }
 
 // Where services encrypt, a plain response would be worth nothing.
@@ -233,7 +195,7 @@ func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
 
 	refused := func(key idem.Key) {
 		t.Helper()
-		if got := resolveExits(t, plain, exitFailed, string(key), "--applied", answerFile(t, paid)); !strings.Contains(got.stderr, "give --response-keys") {
+		if got := resolveExits(t, plain, cli.ExitFailed, string(key), "--applied", answerFile(t, paid)); !strings.Contains(got.stderr, "give --response-keys") {
 			t.Errorf("without keys: %q", got.stderr)
 		}
 		if rec := stateOf(t, store, key); rec.State != driver.StateUnknown {
@@ -255,7 +217,7 @@ func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
 	resolveExits(t, plain, 0, "by-its-response", "--not-applied") // stores none
 
 	// It is settled, whether its response can be read or not.
-	if got := resolveExits(t, otherKeys, exitNothing, "by-declaration", "--not-applied"); !strings.Contains(got.stderr, "completed") {
+	if got := resolveExits(t, otherKeys, cli.ExitNothing, "by-declaration", "--not-applied"); !strings.Contains(got.stderr, "completed") {
 		t.Errorf("of a response that cannot be read: %q", got.stderr)
 	}
 }
@@ -265,7 +227,7 @@ func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
 func wantResolvedUnder(t *testing.T, env map[string]string, s driver.Store, l driver.Locker) {
 	t.Helper()
 	lease := beginUnder(t, s, l, "k")
-	if got := resolveExits(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(got.stderr, "is held") {
+	if got := resolveExits(t, env, cli.ExitNothing, "k", "--not-applied"); !strings.Contains(got.stderr, "is held") {
 		t.Errorf("while it runs: %q", got.stderr)
 	}
 	if rec := stateOf(t, s, "k"); rec.State != driver.StatePending {
@@ -275,7 +237,7 @@ func wantResolvedUnder(t *testing.T, env map[string]string, s driver.Store, l dr
 	if env["IDEMCTL_ZOOKEEPER"] == "" {
 		compared = []string{"--no-zookeeper"}
 	}
-	if got := idemctl(t, env, append([]string{"store", "retire", domain}, compared...)...); got.code != exitFailed || !strings.Contains(got.stderr, "alive") {
+	if got := idemctl(t, env, append([]string{"store", "retire", domain}, compared...)...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "alive") {
 		t.Errorf("store retire of the domain = %+v", got)
 	}
 	if err := lease.Release(t.Context()); err != nil {
@@ -324,7 +286,7 @@ func TestResolveUnderZooKeeperLock(t *testing.T) {
 	rec := stateOf(t, store, "pending")
 	for _, ensemble := range []string{"", "127.0.0.1:1"} {
 		env["IDEMCTL_ZOOKEEPER"] = ensemble
-		if got := resolveExits(t, env, exitFailed, "pending", "--not-applied"); !strings.Contains(strings.ToLower(got.stderr), "zookeeper") {
+		if got := resolveExits(t, env, cli.ExitFailed, "pending", "--not-applied"); !strings.Contains(strings.ToLower(got.stderr), "zookeeper") {
 			t.Errorf("without ZooKeeper: %q", got.stderr)
 		}
 	}
@@ -332,7 +294,7 @@ func TestResolveUnderZooKeeperLock(t *testing.T) {
 	if err != nil || !s.Settled {
 		t.Fatalf("Settle = %+v, %v", s, err)
 	}
-	if got := resolveExits(t, env, 0, "pending", "--not-applied"); !strings.Contains(got.stderr, withoutLock) {
+	if got := resolveExits(t, env, 0, "pending", "--not-applied"); !strings.Contains(got.stderr, "no lock was taken") {
 		t.Errorf("with an ensemble that is away: %q", got.stderr)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -166,7 +167,7 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &service{T: t, store: store, cfg: zookeeper.Config{Servers: hosts, SessionTimeout: 2 * time.Second, TickTime: 500 * time.Millisecond, Logger: discard}}
+			s := &service{T: t, store: store, cfg: zookeeper.Config{Servers: hosts, SessionTimeout: 2 * time.Second, TickTime: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}}
 			if s.policy, err = (idem.Policy{Name: httpRoute, AllowGlobalKeys: true, DuplicateWait: 0}).WithDefaults(); err != nil {
 				t.Fatal(err)
 			}
@@ -207,7 +208,7 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 			servers.restore()
 			env := map[string]string{"IDEMCTL_REDIS": redis.URL(), "IDEMCTL_ZOOKEEPER": servers.connect, "IDEMCTL_SESSION_TIMEOUT": "2s", "IDEMCTL_ZOOKEEPER_TICK": "500ms"}
 			if !tt.lives {
-				doctor(t, env).wantFinding(t, "fail", "zookeeper-history", was)
+				examine(t, env).wantFinding(t, "fail", "zookeeper-history", was)
 				living, engine = s.open()
 			}
 			if lived != nil {
@@ -227,7 +228,7 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 					t.Errorf("%s: the handler ran before the domain was retired", key)
 				}
 			}
-			doctor(t, env).wantFinding(t, "ok", "zookeeper-history", "")
+			examine(t, env).wantFinding(t, "ok", "zookeeper-history", "")
 
 			// The operator retires the old domain when its processes have ended.
 			awaitAge(t, store, 20*time.Millisecond)

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -19,6 +20,8 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+const httpRoute = "POST /v1/payments"
 
 // ran is the result of a run.
 type ran struct {
@@ -81,10 +84,10 @@ func settle(t *testing.T, s driver.Store, key idem.Key, state driver.State, r *i
 	}
 }
 
-func showJSON(t *testing.T, env map[string]string, args ...string) row {
+func showJSON(t *testing.T, env map[string]string, args ...string) record.Row {
 	t.Helper()
 	got := idemctl(t, env, append([]string{"--json", "record", "show", "--scope", "m"}, args...)...)
-	var r row
+	var r record.Row
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != 0 || strings.Count(got.stdout, "\n") != 1 {
 		t.Fatalf("exit code %d, %q %q, want one JSON object", got.code, got.stdout, got.stderr)
 	}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -23,7 +25,7 @@ func TestJumpIsAcceptedWithoutZooKeeper(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { client.Close() })
-		store, err := redisstore.New(t.Context(), client, redisstore.WithLogger(discard))
+		store, err := redisstore.New(t.Context(), client, redisstore.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,8 +48,8 @@ func TestJumpIsAcceptedWithoutZooKeeper(t *testing.T) {
 	if err := open().Ping(t.Context()); !errors.Is(err, driver.ErrStoreLost) {
 		t.Errorf("Ping() of a service that starts now = %v, want %v", err, driver.ErrStoreLost)
 	}
-	if got := idemctl(t, env, accept[:2]...); got.code != exitUsage || !strings.Contains(got.stderr, "--no-zookeeper") {
-		t.Errorf("store accept without the word that there is no ZooKeeper: %+v, want exit code %d", got, exitUsage)
+	if got := idemctl(t, env, accept[:2]...); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "--no-zookeeper") {
+		t.Errorf("store accept without the word that there is no ZooKeeper: %+v, want exit code %d", got, cli.ExitUsage)
 	}
 	if got := idemctl(t, env, accept...); got.code != 0 || !strings.Contains(got.stdout, "accepted the loss of 64 shards") || !strings.Contains(got.stdout, "restart") {
 		t.Errorf("store accept: %+v, want 64 shards", got)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -99,7 +100,11 @@ func TestMigrationTellsWhatItMade(t *testing.T) {
 		if got := idemctl(t, env, "store", "migrate"); got.code != 0 || strings.Contains(got.stdout, "made") || got.stderr != "" {
 			t.Errorf("store migrate again = %+v, want the version alone", got)
 		}
-		var row migratedRow
+		var row struct {
+			Version int      `json:"schema_version"`
+			From    int      `json:"from_version"`
+			Made    []string `json:"made"`
+		}
 		got = idemctl(t, env, "--json", "--table-prefix", "json_", "store", "migrate")
 		if err := json.Unmarshal([]byte(got.stdout), &row); err != nil || row.Version != 3 || row.From != 0 || !slices.Contains(row.Made, "json_records") {
 			t.Errorf("store migrate --json = %+v, %v", got, err)
@@ -120,8 +125,8 @@ func TestMigrateAndGrantsRefuseWrongUse(t *testing.T) {
 		{"--database", file, "store", "grants", "x"},
 		{"--database", file, "store", "grants", "--for", "root", "x"},
 	} {
-		if got := idemctl(t, nil, args...); got.code != exitUsage || got.stdout != "" {
-			t.Errorf("%q = %+v, want exit code %d", args, got, exitUsage)
+		if got := idemctl(t, nil, args...); got.code != cli.ExitUsage || got.stdout != "" {
+			t.Errorf("%q = %+v, want exit code %d", args, got, cli.ExitUsage)
 		}
 	}
 }
@@ -177,7 +182,7 @@ func TestCommandsWorkWithTheRightsOfTheirRole(t *testing.T) {
 				t.Errorf("%q of an operator = %+v, want it done", args, got)
 			}
 		}
-		got := doctor(t, env)
+		got := examine(t, env)
 		got.wantNoFinding(t, "fail")
 		got.wantFinding(t, "warn", "database-rights", "no service can run as this user")
 		got.wantFinding(t, "warn", "database-rights", "bindings")
@@ -189,26 +194,26 @@ func TestCommandsWorkWithTheRightsOfTheirRole(t *testing.T) {
 				t.Errorf("%q of a reader = %+v, want it done", args, got)
 			}
 		}
-		doctor(t, env).wantFinding(t, "fail", "database-rights", "INSERT, UPDATE on ")
-		if got := idemctl(t, env, "token", "issue", "--scope", "m"); got.code != exitFailed || !strings.Contains(got.stderr, "lacks rights: UPDATE on ") {
+		examine(t, env).wantFinding(t, "fail", "database-rights", "INSERT, UPDATE on ")
+		if got := idemctl(t, env, "token", "issue", "--scope", "m"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "lacks rights: UPDATE on ") {
 			t.Errorf("token issue of a reader = %+v, want the rights", got)
 		}
 
 		_, service := as(t, name, "service")
-		doctor(t, map[string]string{"IDEMCTL_DATABASE": service}).wantFinding(t, "ok", "database-rights", "")
+		examine(t, map[string]string{"IDEMCTL_DATABASE": service}).wantFinding(t, "ok", "database-rights", "")
 	})
 }
 
 func TestDoctorFindsAPooler(t *testing.T) {
 	name := freshDatabase(t, testserver.SharedPostgres(t))
 	migratedStore(t, name)
-	doctor(t, map[string]string{"IDEMCTL_DATABASE": name}).wantFinding(t, "ok", "database-pooler", "no pooler")
+	examine(t, map[string]string{"IDEMCTL_DATABASE": name}).wantFinding(t, "ok", "database-pooler", "no pooler")
 	u, err := url.Parse(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pooled := testserver.SharedPgBouncer(t).URL(strings.TrimPrefix(u.Path, "/"))
-	got := doctor(t, map[string]string{"IDEMCTL_DATABASE": pooled})
+	got := examine(t, map[string]string{"IDEMCTL_DATABASE": pooled})
 	got.wantNoFinding(t, "fail")
 	got.wantFinding(t, "warn", "database-pooler", "docs/sql.md")
 }
@@ -217,12 +222,12 @@ func TestDoctorFindsAPooler(t *testing.T) {
 func TestDoctorFindsSettingsThatRefuseRecords(t *testing.T) {
 	name := freshDatabase(t, testserver.SharedMariaDB(t)+"mysql")
 	migratedStore(t, name)
-	doctor(t, map[string]string{"IDEMCTL_DATABASE": name + "?sql_mode=%27EMPTY_STRING_IS_NULL%27"}).wantFinding(t, "fail", "database-settings", "EMPTY_STRING_IS_NULL")
+	examine(t, map[string]string{"IDEMCTL_DATABASE": name + "?sql_mode=%27EMPTY_STRING_IS_NULL%27"}).wantFinding(t, "fail", "database-settings", "EMPTY_STRING_IS_NULL")
 
 	server := testserver.StartMariaDB(t, "--log-bin", "--binlog-format=STATEMENT")
 	name = freshDatabase(t, server.URL()+"mysql")
 	if got := idemctl(t, map[string]string{"IDEMCTL_DATABASE": name}, "store", "migrate"); got.code != 0 {
 		t.Fatalf("store migrate = %+v, want it done", got)
 	}
-	doctor(t, map[string]string{"IDEMCTL_DATABASE": name}).wantFinding(t, "fail", "database-settings", "binlog_format is STATEMENT")
+	examine(t, map[string]string{"IDEMCTL_DATABASE": name}).wantFinding(t, "fail", "database-settings", "binlog_format is STATEMENT")
 }

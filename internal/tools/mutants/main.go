@@ -10,9 +10,10 @@
 // -parallel is the number of copies that it works on at the same time. The default is twice the number
 // of processors, up to 4, because many tests only wait. The lines come in the order in which the tests end.
 //
-// A fault replaces one piece of text in one file. The piece has to occur there exactly once. If
-// it does not, the code has changed, and the fault counts as a failure until somebody has
-// looked at it. A fault that does not compile is a failure too.
+// Each fault is a patch in the folder faults, and [parseFaults] says how to write one. It replaces code that
+// occurs exactly once in a file. Comments and white space do not count. If the code is not there, it has
+// changed, and the fault counts as a failure until somebody has looked at it. A fault that does not compile is
+// a failure too.
 //
 // -quick leaves out the tests that need a server. -only takes the faults whose name or package contains a
 // text. -part takes every n-th of those that are left, from the i-th on, counted from zero. -whole runs all tests of the package with each fault, and tells which one failed. It helps to
@@ -41,8 +42,13 @@ func main() {
 	whole := flag.Bool("whole", false, "run all tests of the package with each fault")
 	table := flag.Bool("table", false, "print the table of docs/testing.md")
 	flag.Parse()
+	all, err := allFaults()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
 	if *table {
-		fmt.Fprint(os.Stdout, Table())
+		fmt.Fprint(os.Stdout, Table(all))
 		return
 	}
 	var i, n int
@@ -50,15 +56,15 @@ func main() {
 		fmt.Fprintf(os.Stderr, "mutants: -part %q: want i/n, with 0 <= i < n\n", *part)
 		os.Exit(2)
 	}
-	var chosen []Mutant
-	for _, m := range mutants() {
-		if strings.Contains(m.Package+" "+m.Name, *only) && (!*quick || !m.Server) {
-			chosen = append(chosen, m)
+	var chosen []Fault
+	for _, f := range all {
+		if strings.Contains(f.Package+" "+f.Name, *only) && (!*quick || !f.Server) {
+			chosen = append(chosen, f)
 		}
 	}
 	chosen = partOf(chosen, i, n)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, chosen, *parallel, *whole)
+	err = run(ctx, chosen, *parallel, *whole)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -67,39 +73,9 @@ func main() {
 }
 
 // partOf returns every n-th fault, from the i-th on.
-func partOf(all []Mutant, i, n int) (part []Mutant) {
+func partOf(all []Fault, i, n int) (part []Fault) {
 	for ; i < len(all); i += n {
 		part = append(part, all[i])
 	}
 	return part
-}
-
-// Mutant is a deliberate fault.
-type Mutant struct {
-	Name    string // what is wrong, in a few words
-	File    string // from the root of the module
-	Old     string // the text to replace; it occurs exactly once
-	New     string // the text with the fault
-	Package string // of the test, such as ./idem
-	Test    string // the top-level test that has to fail
-	Server  bool   // the test starts a server
-}
-
-// mutants is the whole table, in the order of docs/testing.md.
-func mutants() []Mutant {
-	var all []Mutant
-	for _, part := range [][]Mutant{engineMutants, joinedMutants, storeMutants, lockMutants, edgeMutants, simulationMutants} {
-		all = append(all, part...)
-	}
-	return all
-}
-
-// Table is the table of faults in Markdown.
-func Table() string {
-	var b strings.Builder
-	b.WriteString("| fault | in | caught by |\n|---|---|---|\n")
-	for _, m := range mutants() {
-		fmt.Fprintf(&b, "| %s | `%s` | `%s` in %s |\n", m.Name, m.File, m.Test, strings.TrimPrefix(m.Package, "./"))
-	}
-	return b.String()
 }

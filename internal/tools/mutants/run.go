@@ -20,7 +20,7 @@ import (
 )
 
 // run tries the faults in copies of the tree, with one fault at a time in each copy.
-func run(ctx context.Context, chosen []Mutant, parallel int, whole bool) error {
+func run(ctx context.Context, chosen []Fault, parallel int, whole bool) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
@@ -37,15 +37,15 @@ func run(ctx context.Context, chosen []Mutant, parallel int, whole bool) error {
 	if !whole {
 		share(trees, testsOf(chosen), func(t tree, g group) { t.sound(ctx, g, &r) })
 	}
-	share(trees, chosen, func(t tree, m Mutant) {
+	share(trees, chosen, func(t tree, f Fault) {
 		began := time.Now()
-		verdict, err := t.try(ctx, &m, r.limit(&m), whole)
+		verdict, err := t.try(ctx, &f, r.limit(&f), whole)
 		switch {
 		case ctx.Err() != nil: // nothing is known about this fault
 		case err != nil:
-			r.failuref("%s: %v", m.Name, err)
+			r.failuref("%s: %v", f.Name, err)
 		default:
-			r.catchf("%s: %s, %.0f s", m.Name, verdict, time.Since(began).Seconds())
+			r.catchf("%s: %s, %.0f s", f.Name, verdict, time.Since(began).Seconds())
 		}
 	})
 	if err := ctx.Err(); err != nil {
@@ -91,11 +91,11 @@ const (
 )
 
 // limit is how long the test of a fault may take.
-func (r *result) limit(m *Mutant) time.Duration {
+func (r *result) limit(f *Fault) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	took := 5 * r.usual[m.Package+" "+m.Test]
-	if m.Server {
+	took := 5 * r.usual[f.Package+" "+f.Test]
+	if f.Server {
 		return serverGrace + took
 	}
 	return grace + took
@@ -132,16 +132,16 @@ type group struct {
 
 // testsOf returns the tests that the faults name. The whole tests of a package run together, and
 // each subtest alone.
-func testsOf(chosen []Mutant) (groups []group) {
-	for _, m := range chosen {
+func testsOf(chosen []Fault) (groups []group) {
+	for _, f := range chosen {
 		i := slices.IndexFunc(groups, func(g group) bool {
-			return g.pkg == m.Package && (g.names[0] == m.Test || !strings.Contains(g.names[0]+m.Test, "/"))
+			return g.pkg == f.Package && (g.names[0] == f.Test || !strings.Contains(g.names[0]+f.Test, "/"))
 		})
 		switch {
 		case i < 0:
-			groups = append(groups, group{pkg: m.Package, names: []string{m.Test}})
-		case !slices.Contains(groups[i].names, m.Test):
-			groups[i].names = append(groups[i].names, m.Test)
+			groups = append(groups, group{pkg: f.Package, names: []string{f.Test}})
+		case !slices.Contains(groups[i].names, f.Test):
+			groups[i].names = append(groups[i].names, f.Test)
 		}
 	}
 	return groups
@@ -176,24 +176,25 @@ func (t tree) sound(ctx context.Context, g group, r *result) {
 
 // try puts a fault into the copy, runs its test and takes the fault out again. It returns what
 // caught the fault.
-func (t tree) try(ctx context.Context, m *Mutant, limit time.Duration, whole bool) (verdict string, err error) {
-	file := filepath.Join(string(t), m.File)
+func (t tree) try(ctx context.Context, f *Fault, limit time.Duration, whole bool) (verdict string, err error) {
+	file := filepath.Join(string(t), f.File)
 	sound, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
 	}
-	if n := strings.Count(string(sound), m.Old); n != 1 {
-		return "", fmt.Errorf("%s has the text %d times, want once:\n%s", m.File, n, m.Old)
+	broken, err := f.apply(string(sound))
+	if err != nil {
+		return "", err
 	}
-	if err := os.WriteFile(file, []byte(strings.Replace(string(sound), m.Old, m.New, 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(broken), 0o600); err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.WriteFile(file, sound, 0o600)) }()
-	name := m.Test
+	name := f.Test
 	if whole {
 		name, limit = "", patience
 	}
-	out, ok := t.test(ctx, m.Package, name, limit)
+	out, ok := t.test(ctx, f.Package, name, limit)
 	switch {
 	case ok:
 		return "", errors.New("nothing notices it")
@@ -202,9 +203,9 @@ func (t tree) try(ctx context.Context, m *Mutant, limit time.Duration, whole boo
 	case whole:
 		return strings.Join(slices.Compact(failures(out)), " "), nil
 	case bytes.Contains(out, []byte("panic: test timed out")):
-		return m.Test + " does not end", nil
-	case bytes.Contains(out, []byte("--- FAIL: "+m.Test)), bytes.Contains(out, []byte("panic: ")), bytes.Contains(out, []byte("fatal error: ")):
-		return m.Test, nil
+		return f.Test + " does not end", nil
+	case bytes.Contains(out, []byte("--- FAIL: "+f.Test)), bytes.Contains(out, []byte("panic: ")), bytes.Contains(out, []byte("fatal error: ")):
+		return f.Test, nil
 	}
 	return "", fmt.Errorf("another failure:\n%s", tail(out))
 }

@@ -10,21 +10,61 @@ import (
 
 const root = "../../.."
 
-// TestEveryFaultApplies: a fault whose text has changed has to be looked at again.
+func faults(t *testing.T) []Fault {
+	t.Helper()
+	all, err := allFaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestEveryFaultApplies: a fault whose code has changed has to be looked at again.
 func TestEveryFaultApplies(t *testing.T) {
 	names := map[string]bool{}
-	for _, m := range mutants() {
-		code, err := os.ReadFile(filepath.Join(root, m.File))
+	for _, f := range faults(t) {
+		code, err := os.ReadFile(filepath.Join(root, f.File))
 		if err != nil {
 			t.Error(err)
+			continue
 		}
-		if n := strings.Count(string(code), m.Old); n != 1 {
-			t.Errorf("%s: %s has the text %d times, want once:\n%s", m.Name, m.File, n, m.Old)
+		if _, err := f.apply(string(code)); err != nil {
+			t.Errorf("%s: %v", f.Name, err)
 		}
-		if names[m.Name] || m.Old == m.New || m.Package == "" || m.Test == "" {
-			t.Errorf("%+v: want a name of its own, a change, a package and a test", m)
+		if names[f.Name] || f.Old == f.New || f.Package == "" || f.Test == "" {
+			t.Errorf("%+v: want a name of its own, a change, a package and a test", f)
 		}
-		names[m.Name] = true
+		names[f.Name] = true
+	}
+}
+
+// A fault is about code. It survives other comments and another layout, and nothing else.
+func TestFaultsSurviveAnotherLayout(t *testing.T) {
+	patch := "Fault: f\nTest: ./p TestF\n--- a/p/p.go\n+++ b/p/p.go\n@@ -1,2 +1,2 @@\n if held { // by another\n-\treturn wait(\"// x\", a)\n+\treturn nil\n"
+	for text, want := range map[string]string{
+		"if held { // by another\n\treturn wait(\"// x\", a)\n}":                      "if held { // by another\n\treturn nil\n}",
+		"if held {\n\t// It is held by somebody.\n\treturn wait(\"// x\",\n\t\ta)\n}": "if held { // by another\n\treturn nil\n}",
+		"if held /* it */ { return wait(\"// x\", a) } // ends":                       "if held { // by another\n\treturn nil } // ends",
+		"if held { return wait(\"// y\", a) }":                                        "",
+		"if held { return wait(\"// x\", a) }; if held { return wait(\"// x\", a) }":  "",
+		"// if held { return wait(\"// x\", a) }":                                     "",
+		"": "",
+	} {
+		all, err := parseFaults(patch)
+		if err != nil || len(all) != 1 || all[0].File != "p/p.go" || all[0].Package != "./p" || all[0].Test != "TestF" {
+			t.Fatalf("parseFaults() = %+v, %v", all, err)
+		}
+		if got, err := all[0].apply(text); got != want || (err == nil) != (want != "") {
+			t.Errorf("apply(%q) = %q, %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+func TestWrongPatches(t *testing.T) {
+	for _, patch := range []string{"-code\n", "Fault: f\n-code\n", "Fault: f\nTest: ./p T\n--- p.go\ncode\n"} {
+		if all, err := parseFaults(patch); err == nil {
+			t.Errorf("parseFaults(%q) = %+v, want an error", patch, all)
+		}
 	}
 }
 
@@ -33,16 +73,17 @@ func TestFaultsAreInTheDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(doc), Table()) {
+	all := faults(t)
+	if !strings.Contains(string(doc), Table(all)) {
 		t.Error("docs/testing.md has another table of faults; go run ./internal/tools/mutants -table prints it")
 	}
 	quick := 0
-	for _, m := range mutants() {
-		if !m.Server {
+	for _, f := range all {
+		if !f.Server {
 			quick++
 		}
 	}
-	for _, want := range []string{fmt.Sprintf("each of %d deliberate faults", len(mutants())), fmt.Sprintf("the %d quick ones", quick)} {
+	for _, want := range []string{fmt.Sprintf("each of %d deliberate faults", len(all)), fmt.Sprintf("the %d quick ones", quick)} {
 		if !strings.Contains(string(doc), want) {
 			t.Errorf("docs/testing.md does not say %q", want)
 		}
