@@ -14,6 +14,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // joinedConnections is how many payments run at once, each on a connection of its own.
@@ -86,10 +87,10 @@ func BenchmarkJoined(b *testing.B) {
 
 func newJoinedEngine(b *testing.B, db *sql.DB) *idem.Engine {
 	b.Helper()
-	if err := sqlstore.Migrate(b.Context(), db, sqlstore.PostgreSQL()); err != nil {
+	if err := sqlstore.Migrate(b.Context(), db, dialect.PostgreSQL); err != nil {
 		b.Fatal(err)
 	}
-	store, err := sqlstore.New(b.Context(), db, sqlstore.PostgreSQL())
+	store, err := sqlstore.New(b.Context(), db, dialect.PostgreSQL)
 	if err != nil {
 		b.Fatal(err)
 	}

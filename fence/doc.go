@@ -14,7 +14,7 @@
 // Make the table once, before the first instance starts. A transaction calls [Table.Raise]
 // before its first write for an operation:
 //
-//	fences, err := fence.New(fence.PostgreSQL)
+//	fences, err := fence.New(dialect.PostgreSQL)
 //	err = fences.Migrate(ctx, db)
 //
 //	execution, _ := idem.FromContext(ctx)
@@ -56,7 +56,7 @@
 //
 // # The table
 //
-// Its name is "idem_fences" unless [WithName] says otherwise. The files in the folder tables
-// have the columns. It keeps a row for each operation. Delete a row together with its
+// Its name is "idem_fences" unless [WithName] says otherwise. The file table.sql
+// has the columns. It keeps a row for each operation. Delete a row together with its
 // operation, and not before every attempt of the operation is over.
 package fence

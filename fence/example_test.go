@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/fence"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // pay is the ledger's side of a handler. A holder that lost its lock gets a StaleError.
@@ -57,7 +58,7 @@ func resolver(db *sql.DB, fences *fence.Table, answer func(paid int64) idem.Resp
 }
 
 func Example() {
-	fences, err := fence.New(fence.PostgreSQL, fence.WithName("payment_fences"))
+	fences, err := fence.New(dialect.PostgreSQL, fence.WithName("payment_fences"))
 	fmt.Println(fences != nil, err)
 	_, _ = pay, resolver
 	// Output: true <nil>

@@ -16,13 +16,14 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
 
 // ledger is an empty database with a table of fences and one of payments.
 type ledger struct {
-	dialect fence.Dialect
+	dialect dialect.Dialect
 	db      *sql.DB
 	fences  *fence.Table
 }
@@ -32,15 +33,15 @@ var levels = []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadUncommitted, sq
 // onEach runs a test on each database.
 func onEach(t *testing.T, test func(t *testing.T, l *ledger)) {
 	t.Helper()
-	for name, fresh := range map[string]func(*testing.T) (fence.Dialect, *sql.DB){
-		"PostgreSQL": func(t *testing.T) (fence.Dialect, *sql.DB) {
-			return fence.PostgreSQL, server(t, testserver.SharedPostgres(t))
+	for name, fresh := range map[string]func(*testing.T) (dialect.Dialect, *sql.DB){
+		"PostgreSQL": func(t *testing.T) (dialect.Dialect, *sql.DB) {
+			return dialect.PostgreSQL, server(t, testserver.SharedPostgres(t))
 		},
-		"MariaDB": func(t *testing.T) (fence.Dialect, *sql.DB) {
-			return fence.MySQL, server(t, testserver.SharedMariaDB(t)+"mysql")
+		"MariaDB": func(t *testing.T) (dialect.Dialect, *sql.DB) {
+			return dialect.MySQL, server(t, testserver.SharedMariaDB(t)+"mysql")
 		},
-		"MySQL": func(t *testing.T) (fence.Dialect, *sql.DB) {
-			return fence.MySQL, server(t, testserver.SharedMySQL(t)+"mysql")
+		"MySQL": func(t *testing.T) (dialect.Dialect, *sql.DB) {
+			return dialect.MySQL, server(t, testserver.SharedMySQL(t)+"mysql")
 		},
 		"SQLite": sqlite,
 	} {
@@ -57,7 +58,7 @@ func onEach(t *testing.T, test func(t *testing.T, l *ledger)) {
 	}
 }
 
-func newTable(t *testing.T, d fence.Dialect, opts ...fence.Option) *fence.Table {
+func newTable(t *testing.T, d dialect.Dialect, opts ...fence.Option) *fence.Table {
 	t.Helper()
 	table, err := fence.New(d, opts...)
 	if err != nil {
@@ -88,11 +89,11 @@ func server(t *testing.T, admin string) *sql.DB {
 }
 
 // sqlite has several connections for writing, so that transactions meet.
-func sqlite(t *testing.T) (fence.Dialect, *sql.DB) {
+func sqlite(t *testing.T) (dialect.Dialect, *sql.DB) {
 	t.Helper()
 	db := opened(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
 	db.SetMaxOpenConns(8)
-	return fence.SQLite, db
+	return dialect.SQLite, db
 }
 
 func opened(t *testing.T, name string) *sql.DB {
@@ -141,7 +142,7 @@ func (l *ledger) inTx(ctx context.Context, level sql.IsolationLevel, do func(tx 
 
 // options of a transaction. SQLite has one level.
 func (l *ledger) options(level sql.IsolationLevel) *sql.TxOptions {
-	if l.dialect == fence.SQLite {
+	if l.dialect == dialect.SQLite {
 		return nil
 	}
 	return &sql.TxOptions{Isolation: level}

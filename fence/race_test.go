@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/fence"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // Two holders write at the same moment. Whatever the order of their statements, the late one
@@ -49,7 +50,7 @@ func TestLateHolderAgainstNewerOne(t *testing.T) {
 							return insertPayment(ctx, tx, op, in("a", 2))
 						})
 					}()
-					if l.dialect != fence.SQLite { // there BEGIN waits for the other writer
+					if l.dialect != dialect.SQLite { // there BEGIN waits for the other writer
 						<-looked
 					}
 					if err := insertPayment(ctx, newer, op, in("a", 3)); err != nil {

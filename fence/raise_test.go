@@ -91,22 +91,6 @@ func TestWrongFencesAreRefused(t *testing.T) {
 	})
 }
 
-// A row that cannot be read lets nobody pay, because it may hide a higher fence.
-func TestRowThatCannotBeReadRefuses(t *testing.T) {
-	onEach(t, func(t *testing.T, l *ledger) {
-		if err := l.pay(t.Context(), sql.LevelDefault, "op", in("a", 1)); err != nil {
-			t.Fatal(err)
-		}
-		l.exec(t, "UPDATE idem_fences SET past = '7'")
-		if err := l.pay(t.Context(), sql.LevelDefault, "op", in("a", 2)); err == nil || isStale(err) {
-			t.Errorf("Raise() = %v, want an error that is no StaleError", err)
-		}
-		if n := len(l.tokens(t, "op")); n != 1 {
-			t.Errorf("%d payments, want 1", n)
-		}
-	})
-}
-
 func TestRolledBackFencesLeaveNoTrace(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
 		no := errors.New("no")

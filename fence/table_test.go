@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/fence"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestNamesAreRefused(t *testing.T) {
@@ -19,20 +20,17 @@ func TestNamesAreRefused(t *testing.T) {
 		"long":             {fence.WithName(strings.Repeat("a", 65))},
 		"quotes in schema": {fence.WithSchema("a`; DROP")},
 	} {
-		for _, d := range []fence.Dialect{fence.PostgreSQL, fence.MySQL} {
+		for _, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 			if _, err := fence.New(d, opts...); err == nil {
 				t.Errorf("%s: New(%v) = nil, want an error", name, d)
 			}
 		}
 	}
-	if _, err := fence.New(fence.SQLite, fence.WithSchema("s")); err == nil {
+	if _, err := fence.New(dialect.SQLite, fence.WithSchema("s")); err == nil {
 		t.Error("New(SQLite) with a schema = nil, want an error")
 	}
-	if _, err := fence.New(0); err == nil {
-		t.Error("New(0) = nil, want an error")
-	}
-	if got := fence.Dialect(0).String() + ", " + fence.MySQL.String(); got != "no dialect, MySQL" {
-		t.Errorf("String() = %s", got)
+	if _, err := fence.New(""); err == nil || !strings.Contains(err.Error(), "dialect.PostgreSQL") {
+		t.Errorf("New() without a dialect = %v, want an error that says where they are", err)
 	}
 }
 
@@ -82,11 +80,11 @@ func TestMigrate(t *testing.T) {
 
 func TestSchema(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
-		if l.dialect == fence.SQLite {
+		if l.dialect == dialect.SQLite {
 			return // it has none
 		}
 		schema := "fence_schema"
-		if l.dialect == fence.MySQL { // a schema is a database there
+		if l.dialect == dialect.MySQL { // a schema is a database there
 			if err := l.db.QueryRow("SELECT database()").Scan(&schema); err != nil {
 				t.Fatal(err)
 			}
@@ -108,10 +106,10 @@ func TestSchema(t *testing.T) {
 // locks are not.
 func TestDialectOfAnotherServerIsNamed(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
-		for _, d := range []fence.Dialect{fence.PostgreSQL, fence.MySQL, fence.SQLite} {
+		for _, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
 			table := newTable(t, d)
 			for name, err := range map[string]error{"Migrate": table.Migrate(t.Context(), l.db), "Check": table.Check(t.Context(), l.db)} {
-				if d == l.dialect && err != nil || d != l.dialect && (!errors.Is(err, fence.ErrWrongDialect) || !strings.HasSuffix(err.Error(), "use fence."+l.dialect.String())) {
+				if d == l.dialect && err != nil || d != l.dialect && (!errors.Is(err, dialect.ErrWrong) || !strings.HasSuffix(err.Error(), "use dialect."+string(l.dialect))) {
 					t.Errorf("%s(%v) of %v = %v, want the right one to be named", name, d, l.dialect, err)
 				}
 			}

@@ -6,12 +6,13 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // The record and what the handler writes commit together. Package sqlstore has an example that runs.
 func ExampleNewJoined() {
 	newEngine := func(ctx context.Context, db *sql.DB) (*idem.Engine, error) {
-		store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL())
+		store, err := sqlstore.New(ctx, db, dialect.PostgreSQL)
 		if err != nil {
 			return nil, err
 		}

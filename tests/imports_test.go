@@ -20,7 +20,8 @@ const module = "github.com/idemkeeper/idemkeeper"
 // adapters are chosen one by one, no import ships a server or a command to the
 // users of the library, and what two folders share lies below both.
 var layers = [][]string{
-	{"internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint", "internal/sqlserver"},
+	{"internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint", "tokenstore/sql/dialect"},
+	{"internal/sqldialect"},
 	{"internal/redisserver"},
 	{"internal/redisscript", "internal/redispipe"},
 	{"idem/internal"},
@@ -100,7 +101,7 @@ var confinedRules = []struct {
 		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},
 	{sqlDrivers, false, []string{"tokenstore/sql/pgx", "internal/database", "example-payments", "cmd", "tests", "bench"},
 		"the application chooses the SQL driver that it links"},
-	{sqlDrivers, true, []string{"tokenstore/sql", "internal/database", "internal/testserver", "example-payments", "cmd", "tests", "bench"},
+	{sqlDrivers, true, []string{"tokenstore/sql", "internal/sqldialect", "internal/database", "internal/testserver", "example-payments", "cmd", "tests", "bench"},
 		"only packages that speak SQL are tested on a database"},
 	{[]string{"github.com/spf13"}, true, []string{"cmd"},
 		"a command line is no part of a library"},

@@ -28,6 +28,7 @@ import (
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // A COMMIT that a deferred constraint refuses undoes the payment after its handler has answered. Whatever
@@ -240,7 +241,7 @@ func prepareDeferred(t *testing.T, db *database.DB, statements ...string) {
 func joinedEngine(t *testing.T, db *database.DB) *idem.Engine {
 	t.Helper()
 	opts := []sqlstore.Option{sqlstore.WithLogger(slog.New(slog.DiscardHandler))}
-	if db.Dialect == sqlstore.SQLite() {
+	if db.Dialect == dialect.SQLite {
 		opts = append(opts, sqlstore.WithSoleProcess(), sqlstore.WithReadPool(db.Read))
 	}
 	store, err := sqlstore.New(t.Context(), db.Write, db.Dialect, opts...)

@@ -15,7 +15,7 @@ import (
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
-// The README's diff protects the handler in testdata/handler with nine new lines. Without them a
+// The README's diff protects the handler in testdata/handler with ten new lines. Without them a
 // repeat pays again.
 func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
 	t.Parallel()
@@ -24,8 +24,8 @@ func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, added := apply(t, string(before), diffOf(t, "README.md"))
-	if added != 9 {
-		t.Errorf("the diff adds %d lines that are not empty, want the 9 that the README names", added)
+	if added != 10 {
+		t.Errorf("the diff adds %d lines that are not empty, want the 10 that the README names", added)
 	}
 	for _, tt := range []struct {
 		name, program string
@@ -46,7 +46,7 @@ func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
 }
 
 // The diff in docs/getting-started.md protects the same handler, measures it and mounts the console,
-// with fourteen new lines.
+// with fifteen new lines.
 func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 	t.Parallel()
 	before, err := os.ReadFile("testdata/handler/main.go")
@@ -54,8 +54,8 @@ func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, added := apply(t, string(before), diffOf(t, "docs/getting-started.md"))
-	if added != 14 {
-		t.Errorf("the diff adds %d lines that are not empty, want the 14 that the page names", added)
+	if added != 15 {
+		t.Errorf("the diff adds %d lines that are not empty, want the 15 that the page names", added)
 	}
 	name, _ := paymentsDatabase(t)
 	client, _ := runREADMEProgram(t, after, "DATABASE_URL="+name, "GIN_MODE=release", "CONSOLE_PASSWORD=secret")

@@ -30,7 +30,7 @@ var snippetImports = map[string]string{
 	"idemhttp": module + "/middleware/http", "idemgin": module + "/middleware/gin", "exchange": module + "/middleware/exchange", "idemgrpc": module + "/middleware/grpc",
 	"gin": "github.com/gin-gonic/gin", "grpc": "google.golang.org/grpc", "credentials": "google.golang.org/grpc/credentials",
 	"goredis":  "github.com/redis/go-redis/v9",
-	"sqlstore": module + "/tokenstore/sql", "pgxstore": module + "/tokenstore/sql/pgx",
+	"sqlstore": module + "/tokenstore/sql", "dialect": module + "/tokenstore/sql/dialect", "pgxstore": module + "/tokenstore/sql/pgx",
 	"pgxpool": "github.com/jackc/pgx/v5/pgxpool", "stdlib": "github.com/jackc/pgx/v5/stdlib",
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // accounts is the number of accounts. Each payer has one payee, so no two payments wait for each
@@ -62,10 +63,10 @@ func joinedFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sqlstore.Migrate(ctx, db, sqlstore.PostgreSQL()); err != nil {
+	if err := sqlstore.Migrate(ctx, db, dialect.PostgreSQL); err != nil {
 		return nil, err
 	}
-	store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL(), sqlstore.WithLogger(silent))
+	store, err := sqlstore.New(ctx, db, dialect.PostgreSQL, sqlstore.WithLogger(silent))
 	if err != nil {
 		return nil, err
 	}

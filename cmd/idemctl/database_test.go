@@ -79,8 +79,8 @@ func migratedStore(t *testing.T, name string) *sqlstore.Store {
 	t.Helper()
 	env := map[string]string{"IDEMCTL_DATABASE": name}
 	for range 2 {
-		if got := idemctl(t, env, "store", "migrate"); got.code != 0 || !strings.Contains(got.stdout, "have version 3") {
-			t.Fatalf("store migrate = %+v, want version 3", got)
+		if got := idemctl(t, env, "store", "migrate"); got.code != 0 || !strings.Contains(got.stdout, "have version 1") {
+			t.Fatalf("store migrate = %+v, want version 1", got)
 		}
 	}
 	db := opened(t, name)

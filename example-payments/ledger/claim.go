@@ -2,14 +2,13 @@ package ledger
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	sqldriver "database/sql/driver"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // ErrClaimed means that another instance has claimed the database.
@@ -27,43 +26,6 @@ const (
 	claimLook = 3 * time.Second
 )
 
-// sessionLocks are locks of a database server. They end with their connection, which has
-// to be a direct one, without a pooler in between.
-type sessionLocks struct {
-	place  string // tells the ledgers of one server apart
-	take   string // true if the lock was free
-	look   string // true if the lock is not taken by another session
-	number bool   // the name of a lock is a number
-	// expire has the server end a connection that says nothing for 10 s, such as that of
-	// a paused process or a lost machine. PostgreSQL 13 does not know the setting.
-	expire string
-}
-
-var (
-	postgresLocks = &sessionLocks{number: true,
-		place:  "SELECT coalesce(current_schema(), '')",
-		take:   "SELECT pg_try_advisory_lock($1)",
-		look:   "SELECT pg_try_advisory_lock_shared($1)", // it ends with the connection, right after
-		expire: "SET idle_session_timeout = '10s'",
-	}
-	mysqlLocks = &sessionLocks{
-		place:  "SELECT coalesce(database(), '')",
-		take:   "SELECT GET_LOCK(?, 0) = 1",
-		look:   "SELECT IS_FREE_LOCK(?) = 1",
-		expire: "SET wait_timeout = 10",
-	}
-)
-
-// name is that of a lock for a purpose in a ledger. PostgreSQL keeps databases apart
-// itself.
-func (s *sessionLocks) name(purpose, place string) any {
-	sum := sha256.Sum256([]byte("idemkeeper example-payments " + purpose + "\x00" + place))
-	if s.number {
-		return int64(binary.BigEndian.Uint64(sum[:]))
-	}
-	return "idemkeeper " + hex.EncodeToString(sum[:16])
-}
-
 // sessionLock is a taken lock on a connection of its own.
 type sessionLock struct {
 	conn *sql.Conn
@@ -73,14 +35,14 @@ type sessionLock struct {
 
 // claimServer claims a ledger. With Shared it only checks that no other instance has
 // an exclusive claim, and the result is nil.
-func (s *sessionLocks) claimServer(ctx context.Context, db *sql.DB, sh Sharing) (*sessionLock, error) {
-	statement := s.take
+func claimServer(ctx context.Context, db *sql.DB, locks *sqldialect.Locks, sh Sharing) (*sessionLock, error) {
+	statement := locks.Take
 	if sh == Shared {
-		statement = s.look
+		statement = locks.Look // a share of it ends with the connection, right after
 	}
 	ctx, cancel := context.WithTimeout(ctx, claimPatience)
 	defer cancel()
-	lock, err := s.acquire(ctx, db, "ledger", statement, claimPause)
+	lock, err := acquire(ctx, db, locks, "ledger", statement, claimPause)
 	if err == nil && sh == Shared {
 		lock.free()
 		return nil, nil
@@ -90,19 +52,20 @@ func (s *sessionLocks) claimServer(ctx context.Context, db *sql.DB, sh Sharing) 
 
 // acquire asks for a lock until it is free or ctx ends. The error wraps ErrClaimed if
 // another session has the lock.
-func (s *sessionLocks) acquire(ctx context.Context, db *sql.DB, purpose, statement string, pause time.Duration) (*sessionLock, error) {
+func acquire(ctx context.Context, db *sql.DB, locks *sqldialect.Locks, purpose, statement string, pause time.Duration) (*sessionLock, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
 	var place string
-	if err := conn.QueryRowContext(ctx, s.place).Scan(&place); err != nil {
+	if err := conn.QueryRowContext(ctx, locks.Place).Scan(&place); err != nil {
 		discard(conn)
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
+	name := locks.Name("idemkeeper example-payments " + purpose + "\x00" + place)
 	for taken := false; ; {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimLook)
-		err := conn.QueryRowContext(asking, statement, s.name(purpose, place)).Scan(&taken)
+		err := conn.QueryRowContext(asking, statement, name).Scan(&taken)
 		cancel()
 		switch {
 		case err != nil:
@@ -158,16 +121,16 @@ func discard(conn *sql.Conn) {
 // Lead is a sweeper.Lead. It waits for a lock in the database, and runs term while this
 // instance has the lock. A database of SQLite has one instance, which always leads.
 func (l *Ledger) Lead(ctx context.Context, term func(context.Context) error) error {
-	locks := l.dialect.session
+	locks := l.dialect.Locks
 	if locks == nil {
 		return term(ctx)
 	}
-	lock, err := locks.acquire(ctx, l.locks.Write, "sweeper", locks.take, leadPause)
+	lock, err := acquire(ctx, l.locks.Write, locks, "sweeper", locks.Take, leadPause)
 	if err != nil {
 		return err
 	}
 	defer lock.free()
-	_, _ = lock.conn.ExecContext(ctx, locks.expire) // without it the next leader waits longer
+	_, _ = lock.conn.ExecContext(ctx, locks.Expire) // without it the next leader waits longer
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan struct{})

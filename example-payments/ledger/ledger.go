@@ -17,6 +17,7 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	_ "embed" // the schema
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -27,12 +28,16 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/fence"
 	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 )
 
+//go:embed schema.sql
+var schema string
+
 // Ledger is a [payments.Ledger] with transactions of its own.
 type Ledger struct {
-	dialect *dialect
+	dialect *sqldialect.Dialect
 	db      *database.DB
 	locks   *database.DB // for session locks, which need connections of their own
 	fences  *fence.Table
@@ -82,7 +87,7 @@ func Open(ctx context.Context, name string, s Sharing, opts ...Option) (_ *Ledge
 	if err := l.connect(ctx, name, s, o); err != nil {
 		return nil, err
 	}
-	if l.fences, err = fence.New(l.dialect.fences, fence.WithName(fenceTable)); err != nil {
+	if l.fences, err = fence.New(l.dialect.Name, fence.WithName(fenceTable)); err != nil {
 		return nil, err
 	}
 	if err := l.migrate(ctx); err != nil {
@@ -113,19 +118,19 @@ func (l *Ledger) connect(ctx context.Context, name string, s Sharing, o database
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
-	l.dialect = dialects[l.db.Dialect]
+	l.dialect = sqldialect.Of(l.db.Dialect)
 	l.onClose(l.db.Close)
 	if err := l.db.Write.PingContext(ctx); err != nil {
 		return fmt.Errorf("ledger: %s: %w", l.db.Name, err)
 	}
-	if l.dialect.session == nil {
+	if l.dialect.Locks == nil {
 		return nil
 	}
 	if l.locks, err = database.Open(name, database.Options{Connections: 2, TLS: o.TLS}); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
 	l.onClose(l.locks.Close)
-	lock, err := l.dialect.session.claimServer(ctx, l.locks.Write, s)
+	lock, err := claimServer(ctx, l.locks.Write, l.dialect.Locks, s)
 	if lock != nil {
 		l.lost = lock.lost
 		l.onClose(func() error { lock.free(); return nil })
@@ -137,12 +142,9 @@ func (l *Ledger) connect(ctx context.Context, name string, s Sharing, o database
 func (l *Ledger) onClose(do func() error) { l.closers = append(l.closers, do) }
 
 func (l *Ledger) migrate(ctx context.Context) error {
-	statements, err := l.dialect.statements()
-	if err != nil {
-		return err
-	}
-	err = l.inTx(ctx, func(tx *sql.Tx) error {
-		for _, s := range statements {
+	const number = 7021790541236021249 // of this schema, among those that share the database
+	err := l.inTx(ctx, func(tx *sql.Tx) error {
+		for _, s := range append(l.dialect.Alone(number), l.dialect.Tables(schema)...) {
 			if _, err := tx.ExecContext(ctx, s); err != nil {
 				return err
 			}
@@ -185,8 +187,8 @@ func (l *Ledger) Close() error {
 func (l *Ledger) AddMerchant(ctx context.Context, merchant string) error {
 	err := l.inTx(ctx, func(tx *sql.Tx) error {
 		for _, a := range payments.OpeningAccounts() {
-			_, err := tx.ExecContext(ctx, l.dialect.sql(`INSERT INTO accounts (merchant, id, currency, opening, balance)
-				VALUES (?, ?, ?, ?, ?) `+l.dialect.once), merchant, a.ID, a.Currency, a.Balance, a.Balance)
+			_, err := tx.ExecContext(ctx, l.dialect.Bind(`INSERT INTO accounts (merchant, id, currency, opening, balance)
+				VALUES (?, ?, ?, ?, ?) `+l.dialect.Keep("id")), merchant, a.ID, a.Currency, a.Balance, a.Balance)
 			if err != nil {
 				return err
 			}
@@ -204,7 +206,7 @@ func (l *Ledger) AddMerchant(ctx context.Context, merchant string) error {
 func (l *Ledger) inTx(ctx context.Context, do func(tx *sql.Tx) error) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		err := l.once(ctx, do)
-		if err == nil || !l.dialect.retryable(err) {
+		if err == nil || !l.dialect.Retry(err) {
 			return err
 		}
 		select {
@@ -216,7 +218,7 @@ func (l *Ledger) inTx(ctx context.Context, do func(tx *sql.Tx) error) error {
 }
 
 func (l *Ledger) once(ctx context.Context, do func(tx *sql.Tx) error) error {
-	tx, err := l.db.Write.BeginTx(ctx, l.dialect.options)
+	tx, err := l.db.Write.BeginTx(ctx, l.dialect.TxOptions())
 	if err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ type querier interface {
 // paymentOf returns the first payment of an operation, or nil.
 func (l *Ledger) paymentOf(ctx context.Context, q querier, operationID string) (*payments.Payment, error) {
 	p, err := scanPayment(q.QueryRowContext(ctx,
-		l.dialect.sql(selectPayment+` WHERE operation_id = ? ORDER BY seq LIMIT 1`), operationID))
+		l.dialect.Bind(selectPayment+` WHERE operation_id = ? ORDER BY seq LIMIT 1`), operationID))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, nil
@@ -116,7 +116,7 @@ func (l *Ledger) paymentOf(ctx context.Context, q querier, operationID string) (
 // lockAccounts reads two accounts and locks them in the order of their IDs. So two
 // payments in opposite directions cannot deadlock.
 func (l *Ledger) lockAccounts(ctx context.Context, tx *sql.Tx, merchant, a, b string) (map[string]payments.Account, error) {
-	rows, err := tx.QueryContext(ctx, l.dialect.sql(selectAccount+` WHERE merchant = ? AND id IN (?, ?) ORDER BY id`+l.dialect.forUpdate),
+	rows, err := tx.QueryContext(ctx, l.dialect.Bind(selectAccount+` WHERE merchant = ? AND id IN (?, ?) ORDER BY id`+l.dialect.ForUpdate),
 		merchant, a, b)
 	if err != nil {
 		return nil, err
@@ -156,14 +156,14 @@ func accountUnknown(id string) error {
 }
 
 func (l *Ledger) move(ctx context.Context, tx *sql.Tx, merchant string, p payments.Payment) error {
-	add := l.dialect.sql(`UPDATE accounts SET balance = balance + ? WHERE merchant = ? AND id = ?`)
+	add := l.dialect.Bind(`UPDATE accounts SET balance = balance + ? WHERE merchant = ? AND id = ?`)
 	if _, err := tx.ExecContext(ctx, add, -p.Amount, merchant, p.From); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, add, p.Amount, merchant, p.To); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, l.dialect.sql(`INSERT INTO payments
+	_, err := tx.ExecContext(ctx, l.dialect.Bind(`INSERT INTO payments
 		(id, operation_id, merchant, from_account, to_account, amount, currency, note, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`),
 		p.ID, p.OperationID, merchant, p.From, p.To, p.Amount, p.Currency, p.Note, p.CreatedAt.UnixMicro())

@@ -23,7 +23,7 @@ func (l *Ledger) Payment(ctx context.Context, merchant, id string) (payments.Pay
 	if !storable(id) {
 		return payments.Payment{}, paymentUnknown()
 	}
-	p, err := scanPayment(l.db.Read.QueryRowContext(ctx, l.dialect.sql(selectPayment+` WHERE id = ? AND merchant = ?`), id, merchant))
+	p, err := scanPayment(l.db.Read.QueryRowContext(ctx, l.dialect.Bind(selectPayment+` WHERE id = ? AND merchant = ?`), id, merchant))
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, paymentUnknown()
 	}
@@ -47,7 +47,7 @@ func (l *Ledger) Payments(ctx context.Context, merchant string, q payments.Query
 	}
 	args = append(args, q.Limit)
 	rows, err := l.db.Read.QueryContext(ctx,
-		l.dialect.sql(selectPayment+where+` ORDER BY seq DESC LIMIT ?`), args...)
+		l.dialect.Bind(selectPayment+where+` ORDER BY seq DESC LIMIT ?`), args...)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: payments: %w", err)
 	}
@@ -75,7 +75,7 @@ type Made struct {
 // MadeBy lists what an operation has paid, of any merchant and oldest first, at most ten. There is
 // more than one only if the middleware is broken.
 func (l *Ledger) MadeBy(ctx context.Context, operationID string) ([]Made, error) {
-	rows, err := l.db.Read.QueryContext(ctx, l.dialect.sql(`SELECT merchant, `+paymentColumns+` FROM payments WHERE operation_id = ? ORDER BY seq LIMIT 10`), operationID)
+	rows, err := l.db.Read.QueryContext(ctx, l.dialect.Bind(`SELECT merchant, `+paymentColumns+` FROM payments WHERE operation_id = ? ORDER BY seq LIMIT 10`), operationID)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: payments of an operation: %w", err)
 	}
@@ -100,7 +100,7 @@ func (l *Ledger) Account(ctx context.Context, merchant, id string) (payments.Acc
 	if !storable(id) {
 		return a, accountUnknown(id)
 	}
-	err := l.db.Read.QueryRowContext(ctx, l.dialect.sql(selectAccount+` WHERE merchant = ? AND id = ?`), merchant, id).
+	err := l.db.Read.QueryRowContext(ctx, l.dialect.Bind(selectAccount+` WHERE merchant = ? AND id = ?`), merchant, id).
 		Scan(&a.ID, &a.Balance, &a.Currency)
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, accountUnknown(id)
@@ -113,7 +113,7 @@ func (l *Ledger) Account(ctx context.Context, merchant, id string) (payments.Acc
 
 // Accounts implements [payments.Ledger].
 func (l *Ledger) Accounts(ctx context.Context, merchant string) ([]payments.Account, error) {
-	rows, err := l.db.Read.QueryContext(ctx, l.dialect.sql(selectAccount+` WHERE merchant = ? ORDER BY id`), merchant)
+	rows, err := l.db.Read.QueryContext(ctx, l.dialect.Bind(selectAccount+` WHERE merchant = ? ORDER BY id`), merchant)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: accounts: %w", err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 	"github.com/idemkeeper/idemkeeper/internal/tlshint"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 const (
@@ -41,7 +42,7 @@ type DB struct {
 	// Write is for everything. On SQLite it has one connection, and Read has more. Elsewhere
 	// they are the same.
 	Write, Read *sql.DB
-	Dialect     sqlstore.Dialect
+	Dialect     dialect.Dialect
 	// Name is the URL without user and password, for messages.
 	Name string
 }
@@ -72,39 +73,39 @@ var errWanted = errors.New("database: want postgres://…, mysql://… or sqlite
 //
 // Errors do not show passwords.
 func Open(name string, o Options) (*DB, error) {
-	scheme, rest, _ := strings.Cut(name, ":")
-	if scheme != "sqlite" {
-		if err := checkAuthority(rest); err != nil {
-			return nil, err
-		}
+	scheme, _, _ := strings.Cut(name, ":")
+	k, ok := kinds[scheme]
+	if !ok {
+		return nil, errWanted
 	}
-	switch {
-	case scheme == "sqlite" && rest != "":
-		return openSQLite(rest, o)
-	case scheme == "postgres" || scheme == "postgresql":
-		return openPostgres(name, o)
-	case scheme == "mysql":
-		return openMySQL(name, o)
-	}
-	return nil, errWanted
+	return k.open(name, o)
+}
+
+// kinds are the databases, by the schemes of their URLs.
+var kinds = map[string]struct {
+	dialect dialect.Dialect
+	open    func(name string, o Options) (*DB, error)
+}{
+	"postgres":   {dialect.PostgreSQL, openPostgres},
+	"postgresql": {dialect.PostgreSQL, openPostgres},
+	"mysql":      {dialect.MySQL, openMySQL},
+	"sqlite":     {dialect.SQLite, openSQLite},
 }
 
 // DialectOf returns the dialect of a URL as in Open, of which the scheme is enough.
-func DialectOf(name string) (sqlstore.Dialect, error) {
-	switch scheme, _, _ := strings.Cut(name, ":"); scheme {
-	case "sqlite":
-		return sqlstore.SQLite(), nil
-	case "postgres", "postgresql":
-		return sqlstore.PostgreSQL(), nil
-	case "mysql":
-		return sqlstore.MySQL(), nil
+func DialectOf(name string) (dialect.Dialect, error) {
+	scheme, _, _ := strings.Cut(name, ":")
+	k, ok := kinds[scheme]
+	if !ok {
+		return "", errWanted
 	}
-	return sqlstore.Dialect{}, errWanted
+	return k.dialect, nil
 }
 
 // checkAuthority refuses a URL whose password has characters that belong escaped. A part of the
 // password would count as the host or the database otherwise, and errors show those.
-func checkAuthority(rest string) error {
+func checkAuthority(name string) error {
+	_, rest, _ := strings.Cut(name, ":")
 	authority, path, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "/")
 	if strings.Count(authority, "@") > 1 || strings.Contains(path, "@") || strings.Contains(authority, "?") {
 		return errors.New(`database: write "@", "/" and "?" in user, password or options as %40, %2F and %3F`)
@@ -127,6 +128,9 @@ func (d *DB) StoreOptions() []sqlstore.Option {
 }
 
 func openPostgres(name string, o Options) (*DB, error) {
+	if err := checkAuthority(name); err != nil {
+		return nil, err
+	}
 	name, err := securePostgres(name, o.TLS)
 	if err != nil {
 		return nil, err
@@ -144,10 +148,13 @@ func openPostgres(name string, o Options) (*DB, error) {
 		_, err := conn.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", o.IdleTransaction.Milliseconds()))
 		return err
 	}))
-	return pooled(open(connector, cfg.TLSConfig != nil, tlshint.Certified(cfg.TLSConfig)), sqlstore.PostgreSQL(), shown, o), nil
+	return pooled(open(connector, cfg.TLSConfig != nil, tlshint.Certified(cfg.TLSConfig)), dialect.PostgreSQL, shown, o), nil
 }
 
 func openMySQL(name string, o Options) (*DB, error) {
+	if err := checkAuthority(name); err != nil {
+		return nil, err
+	}
 	u, err := url.Parse(name)
 	if err != nil || u.Hostname() == "" || len(u.Path) < 2 || strings.Contains(u.Path[1:], "/") || u.Fragment != "" {
 		return nil, errors.New("database: MySQL: want mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE")
@@ -181,7 +188,7 @@ func openMySQL(name string, o Options) (*DB, error) {
 		return nil, fmt.Errorf("database: MySQL: %w", err)
 	}
 	secured := cfg.TLS != nil || cfg.TLSConfig != "" && cfg.TLSConfig != "false"
-	d := pooled(open(connector, secured, tlshint.Certified(cfg.TLS)), sqlstore.MySQL(), "mysql://"+addr+u.Path, o)
+	d := pooled(open(connector, secured, tlshint.Certified(cfg.TLS)), dialect.MySQL, "mysql://"+addr+u.Path, o)
 	if o.IdleTransaction > 0 {
 		d.Write.SetConnMaxIdleTime(o.IdleTransaction / 2) // before the server does
 	}
@@ -217,7 +224,7 @@ type silent struct{}
 // Print does nothing.
 func (silent) Print(...any) {}
 
-func pooled(db *sql.DB, d sqlstore.Dialect, name string, o Options) *DB {
+func pooled(db *sql.DB, d dialect.Dialect, name string, o Options) *DB {
 	n := cmp.Or(o.Connections, 20)
 	db.SetMaxOpenConns(n)
 	db.SetMaxIdleConns(n)
@@ -225,7 +232,11 @@ func pooled(db *sql.DB, d sqlstore.Dialect, name string, o Options) *DB {
 	return &DB{Write: db, Read: db, Dialect: d, Name: name}
 }
 
-func openSQLite(file string, o Options) (*DB, error) {
+func openSQLite(name string, o Options) (*DB, error) {
+	_, file, _ := strings.Cut(name, ":")
+	if file == "" {
+		return nil, errWanted
+	}
 	if !o.Create {
 		if _, err := os.Stat(file); err != nil {
 			return nil, fmt.Errorf("database: SQLite: %w", err)
@@ -243,5 +254,5 @@ func openSQLite(file string, o Options) (*DB, error) {
 	}
 	read.SetMaxOpenConns(readers)
 	read.SetMaxIdleConns(readers)
-	return &DB{Write: write, Read: read, Dialect: sqlstore.SQLite(), Name: "sqlite:" + file}, nil
+	return &DB{Write: write, Read: read, Dialect: dialect.SQLite, Name: "sqlite:" + file}, nil
 }

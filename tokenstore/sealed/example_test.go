@@ -9,6 +9,7 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func Example() {
@@ -32,7 +33,7 @@ func Example() {
 // sqlstore.Tx.
 func ExampleNewJoined() {
 	newEngine := func(ctx context.Context, db *sql.DB, ring *sealed.Ring) (*idem.Engine, error) {
-		store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL())
+		store, err := sqlstore.New(ctx, db, dialect.PostgreSQL)
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // Get returns the record of id, in one statement. On MySQL and MariaDB it takes two, if the record
@@ -89,8 +90,8 @@ func (s *Store) beginFirst(ctx context.Context, id driver.KeyID, req driver.Begi
 	}
 	var started int64
 	err = s.db.QueryRowContext(ctx, s.statements.begin, args...).Scan(&started)
-	switch f := s.dialect.fault(err); {
-	case errors.Is(err, sql.ErrNoRows), f == faultDuplicate, f == faultConflict:
+	switch f := s.dialect.Fault(err); {
+	case errors.Is(err, sql.ErrNoRows), f == sqldialect.Duplicate, f == sqldialect.Conflict:
 		return res, nil
 	case err != nil:
 		return res, s.failed("begin", err)

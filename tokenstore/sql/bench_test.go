@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func BenchmarkStore(b *testing.B) {
@@ -38,15 +39,15 @@ func BenchmarkBeginAmong(b *testing.B) {
 		}
 	}
 	for _, db := range []backend{
-		{"PostgreSQL", PostgreSQL(), func(tb testing.TB) pools {
+		{"PostgreSQL", dialect.PostgreSQL, func(tb testing.TB) pools {
 			url := testserver.StartPostgres(tb, "-c", "shared_buffers=1GB", "-c", "max_wal_size=8GB").URL()
 			db := open(tb, "pgx", url)
 			return pools{db, db, url}
 		}},
-		{"MariaDB", MySQL(), func(tb testing.TB) pools {
+		{"MariaDB", dialect.MySQL, func(tb testing.TB) pools {
 			return freshMySQL(tb, testserver.StartMariaDB(tb, "--innodb-buffer-pool-size=1G", "--innodb-log-file-size=4G").URL())
 		}},
-		{"SQLite", SQLite(), freshSQLite},
+		{"SQLite", dialect.SQLite, freshSQLite},
 	} {
 		b.Run(db.name, func(b *testing.B) {
 			p := db.fresh(b)
@@ -70,7 +71,7 @@ func BenchmarkBeginAmong(b *testing.B) {
 				}
 			}
 			few, many := begin("few_", 10), begin("many_", n)
-			if db.dialect == PostgreSQL() { // otherwise it does that while we measure
+			if db.dialect == dialect.PostgreSQL { // otherwise it does that while we measure
 				mustExec(b, p.write, "VACUUM ANALYZE")
 				mustExec(b, p.write, "CHECKPOINT")
 			}
@@ -90,7 +91,7 @@ func fill(b *testing.B, s *Store, n int) {
 	if err := callSettle(b.Context(), s, id, st); err != nil {
 		b.Fatal(err)
 	}
-	key := map[*dialect]string{
+	key := map[*kind]string{
 		postgres: "decode(md5(random()::text) || md5(random()::text), 'hex')", mysql: "random_bytes(32)", sqlite: "randomblob(32)",
 	}[s.dialect]
 	cols := strings.Join(columns, ", ")

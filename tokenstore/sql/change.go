@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // statements are the texts of the store's statements, made once.
@@ -35,8 +36,8 @@ func newStatements(n names) statements {
 		}
 	}
 	started := "started"
-	if n.dialect.durably != nil {
-		started = n.dialect.durably(started)
+	if n.dialect.Durably != nil {
+		started = n.dialect.Durably(started)
 	}
 	st := statements{
 		// The join gives a row with the time even without a record.
@@ -124,7 +125,7 @@ func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 func (s *Store) change(ctx context.Context, method string, id driver.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error)) error {
 	for range mostTries {
 		f, err := s.load(ctx, method, id)
-		if s.dialect.fault(err) == faultConflict { // at SERIALIZABLE
+		if s.dialect.Fault(err) == sqldialect.Conflict { // at SERIALIZABLE
 			continue
 		}
 		if err != nil {
@@ -177,10 +178,10 @@ func (s *Store) replace(ctx context.Context, q querier, method string, id driver
 	} else {
 		res, err = q.ExecContext(ctx, s.statements.insert, append([]any{id[:], newRev()}, r.values()...)...)
 	}
-	switch s.dialect.fault(err) {
-	case faultDuplicate, faultConflict:
+	switch s.dialect.Fault(err) {
+	case sqldialect.Duplicate, sqldialect.Conflict:
 		return false, nil
-	case faultTooBig:
+	case sqldialect.TooBig:
 		return false, fmt.Errorf("tokenstore/sql: %s: %w: %w", method, driver.ErrResponseInvalid, err)
 	}
 	if err != nil {
@@ -196,7 +197,7 @@ func (s *Store) replace(ctx context.Context, q querier, method string, id driver
 
 // begin begins one of the few transactions of the store itself.
 func (s *Store) begin(ctx context.Context) (*sql.Tx, error) {
-	return s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
+	return s.db.BeginTx(ctx, s.dialect.TxOptions())
 }
 
 // failed wraps an error of the database. That includes a context that ended. It returns nil
@@ -205,14 +206,14 @@ func (s *Store) failed(method string, err error) error {
 	if err == nil || errors.Is(err, driver.ErrUnavailable) {
 		return err
 	}
-	switch s.dialect.fault(err) {
-	case faultNoTable:
+	switch s.dialect.Fault(err) {
+	case sqldialect.NoTable:
 		err = fmt.Errorf("%w: %w", ErrNotMigrated, err)
-	case faultReadOnly:
+	case sqldialect.ReadOnly:
 		err = fmt.Errorf("%w: %w", errReadOnlyDatabase, err)
-	case faultBusy:
+	case sqldialect.Busy:
 		err = fmt.Errorf("another transaction holds the lock: %w", err)
-	case faultDenied:
+	case sqldialect.Denied:
 		err = fmt.Errorf("%w: %w: %w", driver.ErrNoWrites, ErrRights, err)
 	}
 	return fmt.Errorf("tokenstore/sql: %s: %w: %w", method, driver.ErrUnavailable, err)

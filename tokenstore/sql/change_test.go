@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // completed completes a key, and returns its settlement.
@@ -109,7 +110,7 @@ func TestWriteThatFailedHasNoResult(t *testing.T) {
 		pass(t, good, 2*time.Hour-time.Minute)
 		a := mustBegin(t, good, pending, request(5))
 		mustExec(t, p.write, good.names.sql("UPDATE {records} SET token_expires = token_expires + 7200000000, expires = expires + 7200000000 WHERE k = ?"), token[:])
-		name := map[*dialect]string{postgres: "pgx", mysql: "mysql"}[b.dialect.d]
+		name := map[*kind]string{postgres: "pgx", mysql: "mysql"}[b.kind()]
 		broken := open(t, name, p.dsn)
 		s := b.store(t, pools{broken, p.read, p.dsn}, WithExpiry(0))
 		if err := broken.Close(); err != nil {
@@ -183,7 +184,7 @@ func TestResponseAtTheLimit(t *testing.T) {
 
 // A response that has no binary form is an error, and not a settlement that was refused.
 func TestResponseWithoutBinaryForm(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "invalid")
 	st := settlementOf(a, "")
@@ -289,7 +290,7 @@ func TestExpireOfABatchThatIsLocked(t *testing.T) {
 
 // A list whose reading breaks off is an error, and not a shorter list.
 func TestListsThatBreakOffAreErrors(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "one")
 	if _, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown, Decision: driver.Decision{By: "alice"}}); err != nil {
@@ -317,7 +318,7 @@ func TestListsThatBreakOffAreErrors(t *testing.T) {
 
 // A key that is none is damage, and belongs to no request.
 func TestListsWithDamagedKeysAreErrors(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	begin(t, s, "one")
 	mustExec(t, s.db, "UPDATE idem_records SET k = substr(k, 1, 5)")
@@ -399,7 +400,7 @@ func (l *slowLog) Handle(ctx context.Context, _ slog.Record) error {
 
 // After Close the store uses the database no more by itself, so the caller may close that too.
 func TestCloseWaitsForTheRemovalOfExpiredRecords(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "soon")

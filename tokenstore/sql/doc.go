@@ -3,8 +3,8 @@
 // driver of its own choice and names the dialect. This package links no driver.
 //
 //	db, err := sql.Open("pgx", os.Getenv("DATABASE_URL"))
-//	err = sqlstore.Migrate(ctx, db, sqlstore.PostgreSQL()) // or: idemctl store migrate
-//	store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL())
+//	err = sqlstore.Migrate(ctx, db, dialect.PostgreSQL) // or: idemctl store migrate
+//	store, err := sqlstore.New(ctx, db, dialect.PostgreSQL)
 //	defer store.Close()
 //
 // [Store.Joined] makes records commit together with the payments of the service, which [Join]
@@ -78,5 +78,6 @@
 //
 // store.go makes a store. change.go has the one way in which a record changes, begin.go and
 // settle.go the methods that use it, and row.go the columns. Package idem/driver/rules
-// decides what the methods do. dialect.go has the differences between the databases.
+// decides what the methods do. Package internal/sqldialect has the SQL of each database, and kind.go what
+// each does for this store alone. joined.go is joined mode, in order.
 package sqlstore

@@ -22,7 +22,7 @@ const flushTime = 15 * time.Minute
 
 // mayBeLost reports whether a crash of the server could lose a completed record that was found.
 func (s *Store) mayBeLost(f *found) bool {
-	return s.dialect == mysql && !s.config.readOnly && f.Form == recordForm && f.State == int64(driver.StateCompleted) && f.now-f.Settled < flushTime.Microseconds()
+	return s.dialect.ShowsBeforeDisk && !s.config.readOnly && f.Form == recordForm && f.State == int64(driver.StateCompleted) && f.now-f.Settled < flushTime.Microseconds()
 }
 
 // durable waits until the commit of the record that was found is on the disk. It changes the rev

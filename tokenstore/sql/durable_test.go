@@ -7,6 +7,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // InnoDB shows a commit before it is on the disk. A replay waits until it is there.
@@ -17,7 +18,7 @@ func TestReplaySoonAfterTheCommitWaitsForTheDisk(t *testing.T) {
 // The binary log of a server does not have the transactions of every database.
 func TestReplayWaitsForTheDiskBesideABinaryLog(t *testing.T) {
 	server := testserver.StartMariaDB(t, "--log-bin", "--sync-binlog=1", "--binlog-do-db=other")
-	b := backend{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
+	b := backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
 	wantReplayToWait(startService(t, b, serviceParts{}))
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // sqliteError is an error of the driver with an extended result code.
@@ -20,24 +21,6 @@ type sqliteError int
 
 func (e sqliteError) Error() string { return fmt.Sprintf("SQLite error %d: no such table", int(e)) }
 func (e sqliteError) Code() int     { return int(e) }
-
-func TestFaultsOfSQLite(t *testing.T) {
-	t.Parallel()
-	for code, want := range map[sqliteError]fault{
-		5: faultBusy, 6: faultBusy, 5 | 2<<8: faultConflict, 1: faultNoTable, 8: faultReadOnly, 13: faultReadOnly, 18: faultTooBig,
-		19 | 6<<8: faultDuplicate, 19 | 8<<8: faultDuplicate, 19 | 3<<8: faultOther, 10: faultOther,
-	} {
-		if got := sqlite.fault(fmt.Errorf("wrapped: %w", code)); got != want {
-			t.Errorf("fault(%d) = %v, want %v", code, got, want)
-		}
-	}
-	if got := sqlite.fault(errors.New("x")); got != faultOther {
-		t.Errorf("fault of another error = %v", got)
-	}
-	if got := postgres.fault(&pgconn.PgError{Code: "23505"}); got != faultDuplicate {
-		t.Errorf("fault of a unique violation = %v", got)
-	}
-}
 
 // A definite failure of COMMIT was rolled back. Everything else is probed.
 func TestFailuresOfCommitThatAreDefinite(t *testing.T) {
@@ -66,10 +49,10 @@ func TestWrongCallsAreRefused(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	p := freshSQLite(t)
-	if err := Migrate(ctx, p.write, SQLite()); err != nil {
+	if err := Migrate(ctx, p.write, dialect.SQLite); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(ctx, p.write, SQLite(), WithReadPool(nil), WithLogger(nil), WithExpiry(0), nil)
+	s, err := New(ctx, p.write, dialect.SQLite, WithReadPool(nil), WithLogger(nil), WithExpiry(0), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,9 +85,6 @@ func TestWrongCallsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, tt.err, tt.want)
 		}
 	}
-	if got := (Dialect{}).String() + ", " + SQLite().String(); got != "no dialect, SQLite" {
-		t.Errorf("names of dialects %q", got)
-	}
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -115,10 +95,10 @@ func TestJoinedOnSQLiteAnswersWhileAHandlerRuns(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	p := freshSQLite(t)
-	if err := Migrate(ctx, p.write, SQLite()); err != nil {
+	if err := Migrate(ctx, p.write, dialect.SQLite); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(ctx, p.write, SQLite(), WithReadPool(p.read), WithSoleProcess(), WithExpiry(0), quiet())
+	s, err := New(ctx, p.write, dialect.SQLite, WithReadPool(p.read), WithSoleProcess(), WithExpiry(0), quiet())
 	if err != nil {
 		t.Fatal(err)
 	}

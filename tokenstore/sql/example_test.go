@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // A service on SQLite opens the file twice, migrates it, and makes a store.
@@ -30,11 +31,11 @@ func Example() {
 	read, _ := sql.Open("sqlite", forReading)
 	defer read.Close()
 
-	if err := sqlstore.Migrate(ctx, write, sqlstore.SQLite()); err != nil {
+	if err := sqlstore.Migrate(ctx, write, dialect.SQLite); err != nil {
 		fmt.Println(err)
 		return
 	}
-	store, err := sqlstore.New(ctx, write, sqlstore.SQLite(), sqlstore.WithReadPool(read), sqlstore.WithSoleProcess())
+	store, err := sqlstore.New(ctx, write, dialect.SQLite, sqlstore.WithReadPool(read), sqlstore.WithSoleProcess())
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -56,7 +57,7 @@ func Example() {
 // A service on PostgreSQL gets its engine in one line, and a handler pays in the joined transaction.
 func ExampleJoin() {
 	newEngine := func(ctx context.Context, db *sql.DB) (*idem.Engine, error) {
-		return sqlstore.Join(ctx, db, sqlstore.PostgreSQL())
+		return sqlstore.Join(ctx, db, dialect.PostgreSQL)
 	}
 	pay := func(ctx context.Context, cents int64) error {
 		tx, err := sqlstore.Tx(ctx)

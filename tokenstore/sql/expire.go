@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 const (
@@ -140,7 +142,7 @@ func dueKeys(rows *sql.Rows, err error) ([]any, error) {
 
 // unlessConflict returns nil for the error of a transaction that another one has ended.
 func (s *Store) unlessConflict(err error) error {
-	if s.dialect.fault(err) == faultConflict {
+	if s.dialect.Fault(err) == sqldialect.Conflict {
 		return nil
 	}
 	return err
@@ -155,8 +157,8 @@ func (st *statements) expireStatements(n names) {
 	const onlyResult = "form <= 1 AND state = 3 AND key_expires > {clock} - ?"
 	in := " IN (" + strings.TrimPrefix(strings.Repeat(", ?", expiryBatch), ", ") + ")"
 	st.due = n.sql("SELECT k FROM {records} WHERE form <= 1 AND expires IS NOT NULL AND expires <= {indexed} - ? ORDER BY expires LIMIT ?")
-	if n.dialect != sqlite { // it has no locks of rows
-		st.lockDue = n.sql("SELECT k FROM {records} WHERE k" + in + " AND form <= 1 AND " + due + " FOR UPDATE SKIP LOCKED")
+	if n.dialect.SkipLocked != "" {
+		st.lockDue = n.sql("SELECT k FROM {records} WHERE k" + in + " AND form <= 1 AND " + due + n.dialect.SkipLocked)
 	}
 	st.strip = removal{n.sql("UPDATE {records} SET rev = rev + 1, state = 6, response = NULL, expires = key_expires" +
 		" WHERE k" + in + " AND " + due + " AND " + onlyResult), 2}
@@ -201,9 +203,6 @@ func (s *Store) expireInBackground(stop context.Context) {
 			cancel()
 			if err != nil && stop.Err() == nil {
 				s.log.WarnContext(stop, "tokenstore/sql: cannot remove expired records", "err", err)
-				if s.config.expiryFailed != nil {
-					s.config.expiryFailed(stop, err)
-				}
 			}
 			if n < expiryBatch || err != nil {
 				break

@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // begin starts an attempt on a new key.
@@ -309,7 +310,7 @@ func (l *syncBuffer) String() string {
 
 // A store that cannot remove expired records says so, and goes on when it can.
 func TestExpiryThatFailsIsTold(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "soon")
@@ -334,7 +335,7 @@ func TestExpiryThatFailsIsTold(t *testing.T) {
 
 // EachKey reads the keys in pages.
 func TestEachKeyGoesOverItsPages(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	begin(t, s, "one")

@@ -11,26 +11,22 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/idemkeeper/idemkeeper/internal/sqlserver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
-
-// ErrWrongDialect says that the dialect is not that of the database.
-var ErrWrongDialect = errors.New("tokenstore/sql: wrong dialect")
 
 // explain names the likely reason of the first error of a database.
 func (n names) explain(ctx context.Context, db *sql.DB, err error) error {
 	if err == nil {
 		return nil
 	}
-	if sqlState(err) == "" && mysqlNumber(err) == 0 && sqliteCode(err) == 0 {
+	if !sqldialect.Spoken(err) {
 		return err // no database has said a word
 	}
-	const cannotOpen = 14 // SQLITE_CANTOPEN
-	if sqliteCode(err)&0xff == cannotOpen {
+	if sqldialect.SQLiteCode(err)&0xff == sqldialect.SQLiteCannotOpen {
 		return fmt.Errorf("%w: %s", err, whyNotOpened(sqliteFile(db)))
 	}
-	if server, use := sqlserver.Of(ctx, db); server != "" && use != n.dialect.name {
-		return fmt.Errorf("%w: it is %s, and the database is %s: use sqlstore.%s()", ErrWrongDialect, n.dialect.name, server, use)
+	if wrong := n.dialect.Mismatch(ctx, db); wrong != nil {
+		return fmt.Errorf("tokenstore/sql: %w", wrong)
 	}
 	return err
 }

@@ -6,13 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // A dialect that is not the server's is named by each function, with and without tables.
 func TestDialectOfAnotherServerIsNamed(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		empty, full := b.fresh(t), b.migrated(t)
-		for _, d := range []Dialect{PostgreSQL(), MySQL(), SQLite()} {
+		for _, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {
 			if d == b.dialect {
 				continue
 			}
@@ -20,13 +22,13 @@ func TestDialectOfAnotherServerIsNamed(t *testing.T) {
 				_, asNew := New(t.Context(), p.write, d, WithReadPool(p.read))
 				_, asPlan := Plan(t.Context(), p.write, d)
 				for name, err := range map[string]error{"New": asNew, "Plan": asPlan, "Migrate": Migrate(t.Context(), p.write, d)} {
-					if name == "New" || errors.Is(err, ErrWrongDialect) { // tables of the same version need no migration
-						want := "it is " + d.String() + ", and the database is " + b.name
-						if !errors.Is(err, ErrWrongDialect) || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "use sqlstore."+b.dialect.String()+"()") {
+					if name == "New" || errors.Is(err, dialect.ErrWrong) { // tables of the same version need no migration
+						want := "it is " + string(d) + ", and the database is " + b.name
+						if !errors.Is(err, dialect.ErrWrong) || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "use dialect."+string(b.dialect)) {
 							t.Errorf("%s(%v) = %v, want %q", name, d, err, want)
 						}
 					} else if p == empty {
-						t.Errorf("%s(%v) without tables = %v, want %v", name, d, err, ErrWrongDialect)
+						t.Errorf("%s(%v) without tables = %v, want %v", name, d, err, dialect.ErrWrong)
 					}
 				}
 			}
@@ -48,8 +50,8 @@ func TestSQLiteFileThatCannotBeOpenedIsNamed(t *testing.T) {
 		forWriting, _ := SQLiteDSN(file)
 		for _, dsn := range []string{forWriting, file} {
 			db := open(t, "sqlite", dsn)
-			_, asNew := New(t.Context(), db, SQLite())
-			for name, err := range map[string]error{"New": asNew, "Migrate": Migrate(t.Context(), db, SQLite())} {
+			_, asNew := New(t.Context(), db, dialect.SQLite)
+			for name, err := range map[string]error{"New": asNew, "Migrate": Migrate(t.Context(), db, dialect.SQLite)} {
 				if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), why) {
 					t.Errorf("%s() of %s = %v, want file and reason", name, dsn, err)
 				}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // calls are all methods that ask the database, each with arguments that write something.
@@ -129,7 +130,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 func (b backend) readOnly(tb testing.TB, p pools) pools {
 	tb.Helper()
 	var db *sql.DB
-	switch b.dialect.d {
+	switch b.kind() {
 	case postgres:
 		db = open(tb, "pgx", p.dsn+"&default_transaction_read_only=on")
 	case sqlite:
@@ -223,13 +224,13 @@ func TestErrorsTellNoPassword(t *testing.T) {
 	cfg.Addr = maria.Host
 	for _, tt := range []struct {
 		driver, dsn string
-		dialect     Dialect
+		dialect     dialect.Dialect
 	}{
-		{"pgx", dead.String(), PostgreSQL()},
-		{"pgx", withPassword.String(), PostgreSQL()},
-		{"pgx", "postgres://idemkeeper:" + password + "@127.0.0.1:port/x", PostgreSQL()},
-		{"mysql", deadMySQL, MySQL()},
-		{"mysql", cfg.FormatDSN(), MySQL()}, // the server has no such password
+		{"pgx", dead.String(), dialect.PostgreSQL},
+		{"pgx", withPassword.String(), dialect.PostgreSQL},
+		{"pgx", "postgres://idemkeeper:" + password + "@127.0.0.1:port/x", dialect.PostgreSQL},
+		{"mysql", deadMySQL, dialect.MySQL},
+		{"mysql", cfg.FormatDSN(), dialect.MySQL}, // the server has no such password
 	} {
 		db, err := sql.Open(tt.driver, tt.dsn)
 		if err != nil {
@@ -268,7 +269,7 @@ func TestLongResponse(t *testing.T) {
 
 // A lock of the database that stays taken is an outage, and the error says which one.
 func TestLockOfAnotherTransaction(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "locked")
@@ -288,7 +289,7 @@ func TestLockOfAnotherTransaction(t *testing.T) {
 
 // A write that never takes effect ends as an outage. It is not reported as done.
 func TestRecordThatKeepsChanging(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "changing")
@@ -338,7 +339,7 @@ func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
 			"Migrate": func(prefix string) error {
 				err := Migrate(t.Context(), far.write, b.dialect, WithTablePrefix(prefix))
 				if err == nil {
-					if left := (names{b.dialect.d, "", prefix}).check(t.Context(), near.write); left != nil {
+					if left := (names{dialect: b.kind(), schema: "", prefix: prefix}).check(t.Context(), near.write); left != nil {
 						t.Errorf("after Migrate() = <nil>: %v", left)
 					}
 				}
@@ -350,7 +351,7 @@ func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
 				}
 				s, err := New(t.Context(), far.write, b.dialect, quiet(), WithExpiry(0), WithTablePrefix("new_"))
 				if err == nil {
-					if s.longestResponse <= 0 || b.dialect.d == postgres && s.recordsTable == 0 {
+					if s.longestResponse <= 0 || b.kind() == postgres && s.recordsTable == 0 {
 						t.Errorf("New() has not asked for the settings: longest response %d, table %d", s.longestResponse, s.recordsTable)
 					}
 					err = s.Close()

@@ -10,6 +10,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // JoinOption configures [Join]. Every [Option], [JoinedOption] and [idem.Option] is one.
@@ -29,12 +30,12 @@ func (JoinedOption) ConfiguresJoin() {}
 //
 // Join warns [slog.Default] of requests that were refused as unavailable or internal, with the
 // reason, and of handlers that have ended their transaction. [idem.WithObserver] adds other observers.
-func Join(ctx context.Context, db *sql.DB, d Dialect, opts ...JoinOption) (*idem.Engine, error) {
+func Join(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...JoinOption) (*idem.Engine, error) {
 	return JoinOver(ctx, db, d, (*Store).Joined, opts...)
 }
 
 // JoinOver is Join for packages with connections past database/sql. joined calls [Store.JoinedOver].
-func JoinOver(ctx context.Context, db *sql.DB, d Dialect, joined func(*Store, ...JoinedOption) (*Joined, error), opts ...JoinOption) (*idem.Engine, error) {
+func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*Store, ...JoinedOption) (*Joined, error), opts ...JoinOption) (*idem.Engine, error) {
 	var ofStore []Option
 	var ofJoined []JoinedOption
 	ofEngine := []idem.Option{idem.WithObserver(warn)}

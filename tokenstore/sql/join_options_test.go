@@ -14,6 +14,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // closed counts how often it was closed.
@@ -27,15 +28,15 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	p := freshPostgres(t)
 	mustExec(t, p.write, "CREATE SCHEMA elsewhere")
 	where := []Option{WithSchema("elsewhere"), WithTablePrefix("own_")}
-	if err := Migrate(t.Context(), p.write, PostgreSQL(), where...); err != nil {
+	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL, where...); err != nil {
 		t.Fatal(err)
 	}
 	reading := open(t, "pgx", p.dsn)
 	var log syncBuffer
 	var events []telemetry.EventType
 	var closer closed
-	engine, err := Join(t.Context(), p.write, PostgreSQL(), where[0], where[1], nil,
-		WithReadPool(reading), WithExpiry(time.Hour), WithExpiryFailed(func(context.Context, error) {}), WithMigrationWait(time.Minute),
+	engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, where[0], where[1], nil,
+		WithReadPool(reading), WithExpiry(time.Hour), WithMigrationWait(time.Minute),
 		WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
 		WithIsolation(sql.LevelSerializable), WithIdleLimit(90*time.Second), WithTransactionPooler(),
 		idem.WithObserver(func(_ context.Context, ev telemetry.Event) { events = append(events, ev.Type) }),
@@ -88,10 +89,10 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 func TestJoinOfAStoreThatIsReadOnly(t *testing.T) {
 	t.Parallel()
 	p := freshPostgres(t)
-	if err := Migrate(t.Context(), p.write, PostgreSQL()); err != nil {
+	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
-	engine, err := Join(t.Context(), p.write, PostgreSQL(), WithReadOnly())
+	engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, WithReadOnly())
 	if err != nil {
 		t.Fatalf("Join() = %v, want <nil>", err)
 	}
@@ -126,7 +127,7 @@ func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
 	t.Parallel()
 	p := freshPostgres(t)
 	p.write.SetMaxOpenConns(2) // one transaction at a time
-	if err := Migrate(t.Context(), p.write, PostgreSQL()); err != nil {
+	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
 	secret, err := idem.NewFingerprintKey([]byte("a secret of 32 bytes for a test!"))
@@ -136,7 +137,7 @@ func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
 	recorder, long := new(watching), make(chan struct{})
 	once := sync.OnceFunc(func() { close(long) })
 	join := func(opts ...JoinOption) *idem.Engine {
-		engine, err := Join(t.Context(), p.write, PostgreSQL(), append(opts, WithExpiry(0), quiet())...)
+		engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, append(opts, WithExpiry(0), quiet())...)
 		if err != nil {
 			t.Fatalf("Join() = %v, want <nil>", err)
 		}
@@ -150,7 +151,7 @@ func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
 				once()
 			}
 		}))
-	if _, err := Join(t.Context(), p.write, PostgreSQL(), quiet(), idem.WithMaxWaiting(0, 0)); err == nil {
+	if _, err := Join(t.Context(), p.write, dialect.PostgreSQL, quiet(), idem.WithMaxWaiting(0, 0)); err == nil {
 		t.Error("Join() with no duplicate that may wait = <nil>, want the error of the engine")
 	}
 	scoped := func(scope string) *idem.Policy {

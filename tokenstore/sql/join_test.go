@@ -9,13 +9,14 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // TestJoinPaysOnceAndWarnsOfMisuse also has the leak check of TestMain see that closing the engine
 // closes the store.
 func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
 	for _, b := range backends() { // in turn, because they share the default logger
-		if b.dialect == SQLite() {
+		if b.dialect == dialect.SQLite {
 			continue
 		}
 		t.Run(b.name, func(t *testing.T) {
@@ -67,10 +68,10 @@ func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
 
 func TestJoinRefusesWhatJoinedRefuses(t *testing.T) {
 	p := freshSQLite(t)
-	if err := Migrate(t.Context(), p.write, SQLite()); err != nil {
+	if err := Migrate(t.Context(), p.write, dialect.SQLite); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Join(t.Context(), p.write, SQLite()); err == nil || !strings.Contains(err.Error(), "WithReadPool") {
+	if _, err := Join(t.Context(), p.write, dialect.SQLite); err == nil || !strings.Contains(err.Error(), "WithReadPool") {
 		t.Errorf("Join() = %v on SQLite, want an error that names WithReadPool", err)
 	}
 }

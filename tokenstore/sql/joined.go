@@ -190,29 +190,19 @@ func (s *Store) Joined(opts ...JoinedOption) (*Joined, error) {
 
 // JoinedOver is Joined for packages with connections past database/sql. It is for PostgreSQL.
 func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
-	j := &Joined{Store: s, connector: c, idle: time.Minute, longest: s.longestResponse}
-	if s.dialect == mysql {
-		// With interpolateParams the driver writes many bytes as two, and the server closes the
-		// connection, and with it the transaction, after a statement that is too long.
-		j.longest /= 2
-	}
+	j := &Joined{Store: s, connector: c, idle: time.Minute, longest: s.longestResponse, pool: c.Size()}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(j)
 		}
 	}
 	_, ours := c.(sqlConnector)
-	j.pool = c.Size()
 	switch {
-	case !ours && s.dialect != postgres:
-		return nil, fmt.Errorf("tokenstore/sql: joined mode: sessions past database/sql are for PostgreSQL, not for %s", s.dialect.name)
+	case !ours && !s.dialect.joinsOthers:
+		return nil, fmt.Errorf("tokenstore/sql: joined mode: sessions past database/sql are for PostgreSQL, not for %s", s.dialect.Name)
 	case j.idle < time.Second:
 		return nil, fmt.Errorf("tokenstore/sql: joined mode: an idle limit of %v, want 1s or more", j.idle)
-	case s.dialect == sqlite && s.read == s.db:
-		return nil, fmt.Errorf("%w: joined mode needs a pool for writing and one for reading: see WithReadPool", errSetting)
-	case s.dialect == sqlite && s.config.visibility != driver.VisibilityProcess:
-		return nil, fmt.Errorf("%w: joined mode on SQLite is for one process: lock the file and say so with WithSoleProcess", errSetting)
-	case s.dialect == sqlite:
+	case s.dialect.File:
 		j.shared = slotsOf(c.Pool(), 1)
 	case j.pool == 1:
 		return nil, fmt.Errorf("%w: joined mode needs a pool of 2 connections or more, because each transaction holds one until its handler has returned: see SetMaxOpenConns", errSetting)
@@ -224,26 +214,17 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
 	defer cancel()
-	if s.dialect == sqlite {
-		if err := noAttachedFile(ctx, s.db); err != nil {
-			return nil, err
-		}
+	var err error
+	if j.guard, err = s.dialect.join(ctx, j); err != nil {
+		return nil, err
 	}
-	if s.halfOnTimeout && !isStrict(ctx, s.db) {
-		s.log.Warn("tokenstore/sql: innodb_rollback_on_timeout is off: a handler that ignores a lock time-out commits the rest of its writes, and nothing tells. Open the pool with sqlstore.OpenStrict or sqlstore.Strict, which refuse that")
-	}
-	if s.dialect == postgres && locksAreStubs(ctx, s.db) {
-		j.pooler = true
-		s.log.Warn("tokenstore/sql: the advisory locks of this server lock nothing, so nothing holds the key of a handler that has sent ROLLBACK. See docs/sql.md on poolers")
-	}
-	j.guard = guards[s.dialect](j)
 	return j, nil
 }
 
 // Ping is that of [Store]. On SQLite a handler may have the one connection for writing for a while.
 // Then Ping confirms that the database can be read.
 func (j *Joined) Ping(ctx context.Context) error {
-	if j.dialect != sqlite {
+	if !j.dialect.File {
 		return j.Store.Ping(ctx)
 	}
 	select {
@@ -253,41 +234,4 @@ func (j *Joined) Ping(ctx context.Context) error {
 	default:
 		return j.names.check(ctx, j.read)
 	}
-}
-
-// guards makes the guard of each kind of database.
-var guards = map[*dialect]func(*Joined) guard{
-	postgres: newPostgresGuard,
-	mysql:    newMySQLGuard,
-	sqlite:   newSQLiteGuard,
-}
-
-// guard is what differs between the databases in joined mode. It is safe for concurrent use by
-// different transactions.
-type guard interface {
-	// claim notes that this process works on a key. It returns false if the database is this
-	// process's own and another transaction has the key.
-	claim(id driver.KeyID) bool
-	unclaim(id driver.KeyID)
-	// held reports whether a transaction has the key.
-	held(ctx context.Context, id driver.KeyID) (bool, error)
-	// before readies a connection for BEGIN, and after has it forget that. before reports
-	// whether another transaction has the key, if it can tell without waiting.
-	before(ctx context.Context, t *joinedTx) (held bool, err error)
-	after(ctx context.Context, t *joinedTx) error
-	// take runs the statement that takes the key. from is nil for an INSERT.
-	take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error)
-	// escaped looks before a rollback whether the handler has ended the transaction. The error wraps
-	// driver.ErrEscaped if what it wrote may be there.
-	escaped(ctx context.Context, t *joinedTx) error
-	// rollBack rolls back a transaction that is not to be committed. The error wraps driver.ErrEscaped if the
-	// database tells that it has kept some of it. The caller ignores any other one and rolls back again.
-	rollBack(ctx context.Context, t *joinedTx) error
-	// complete makes the record completed. The error wraps driver.ErrEscaped or driver.ErrSwallowed
-	// if the transaction is not the one that took the key, and nothing is committed.
-	complete(ctx context.Context, t *joinedTx, c *completion) error
-	// commit commits in limited time.
-	commit(ctx context.Context, t *joinedTx) error
-	// undone reports whether an error of COMMIT means that it was rolled back for certain.
-	undone(err error) bool
 }

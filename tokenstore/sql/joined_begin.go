@@ -7,6 +7,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // joinedRounds bounds how often BeginJoined starts over.
@@ -82,7 +83,7 @@ func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.Jo
 // forget removes the row of a key whose time is over. An INSERT would meet it.
 func (j *Joined) forget(ctx context.Context, id driver.KeyID) error {
 	_, err := j.db.ExecContext(ctx, j.statements.forget.text, append([]any{id[:]}, j.statements.forget.clocks(0)...)...)
-	if j.dialect.fault(err) == faultConflict {
+	if j.dialect.Fault(err) == sqldialect.Conflict {
 		return nil
 	}
 	return j.failed("begin joined", err)
@@ -97,7 +98,7 @@ func (j *Joined) Held(ctx context.Context, id driver.KeyID) (bool, error) {
 
 // heldElsewhere is Held for a caller whose own claim counts as held on SQLite.
 func (j *Joined) heldElsewhere(ctx context.Context, id driver.KeyID) (bool, error) {
-	if j.dialect == sqlite {
+	if j.dialect.File {
 		return false, nil
 	}
 	return j.Held(ctx, id)
@@ -164,8 +165,8 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 		return t, false, nil
 	}
 	t.finish(ctx, true) // the slot stays
-	switch fault := j.dialect.fault(err); {
-	case err == nil, fault == faultDuplicate, fault == faultConflict, fault == faultBusy && ctx.Err() == nil:
+	switch fault := j.dialect.Fault(err); {
+	case err == nil, fault == sqldialect.Duplicate, fault == sqldialect.Conflict, fault == sqldialect.Busy && ctx.Err() == nil:
 		return nil, false, nil
 	}
 	return nil, false, j.failed("begin joined", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // keep stores a record of an attempt in a state.
@@ -197,7 +198,7 @@ func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
 				s.Fatalf("BeginJoined() = %+v, %v, want a transaction", begin, err)
 			}
 			short, cancel := ctx, context.CancelFunc(func() {})
-			if s.backend.dialect == SQLite() || s.backend.name == throughPgBouncer.name { // its connections have no limit of their own
+			if s.backend.dialect == dialect.SQLite || s.backend.name == throughPgBouncer.name { // its connections have no limit of their own
 				short, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
 			}
 			if rec, err := s.joined.Probe(short, id); !errors.Is(err, driver.ErrUnavailable) {
@@ -252,7 +253,7 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 
 // A request that got no slot leaves its key free.
 func TestJoinedKeyThatGotNoSlotIsFree(t *testing.T) {
-	s := startOn(t, SQLite(), serviceParts{})
+	s := startOn(t, dialect.SQLite, serviceParts{})
 	finish := s.started("k1")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // bindRounds bounds how often Bind looks again after another caller came first.
@@ -22,7 +23,7 @@ func (j *Joined) Bind(ctx context.Context, id driver.KeyID, fp driver.Fingerprin
 	for range bindRounds {
 		bound, done, err := j.bindOnce(ctx, id, fp, ttl)
 		switch {
-		case err != nil && j.dialect.fault(err) != faultConflict:
+		case err != nil && j.dialect.Fault(err) != sqldialect.Conflict:
 			return driver.Fingerprint{}, j.failed("bind", err)
 		case done:
 			return bound, nil
@@ -37,7 +38,7 @@ func (j *Joined) bindOnce(ctx context.Context, id driver.KeyID, fp driver.Finger
 	st := &j.joined
 	n, err := changed(j.db.ExecContext(ctx, st.bind, id[:], []byte{}, column, lasts))
 	switch {
-	case j.dialect.fault(err) == faultDuplicate:
+	case j.dialect.Fault(err) == sqldialect.Duplicate:
 	case err != nil || n == 1:
 		return fp, err == nil, err
 	}

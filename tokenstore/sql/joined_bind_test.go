@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func bodies() (first, second driver.Fingerprint) {
@@ -41,7 +42,7 @@ func (s *service) bindBoth(id driver.KeyID, meanwhile func()) {
 func (s *service) wantWaiting(want int) {
 	s.Helper()
 	count := "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
-	if s.backend.dialect == PostgreSQL() {
+	if s.backend.dialect == dialect.PostgreSQL {
 		count = "SELECT 'waits', count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 	}
 	s.eventually("statements wait", func() bool {

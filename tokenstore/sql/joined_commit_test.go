@@ -19,11 +19,12 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // 6. The server ends the connection in the middle of COMMIT, and has rolled back.
 func TestJoinedCommitThatEndsWithTheConnectionIsProbed(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	mustExec(t, s.pools.write, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$`)
 	mustExec(t, s.pools.write, "CREATE CONSTRAINT TRIGGER die AFTER INSERT ON payments DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()")
@@ -66,7 +67,7 @@ func throughProxy(t *testing.T, proxy **testserver.Proxy) func(*pools) {
 func onServers(t *testing.T, p serviceParts, f func(s *service, proxy *testserver.Proxy)) {
 	t.Helper()
 	onEachJoined(t, func(t *testing.T, b backend) {
-		if b.dialect == SQLite() {
+		if b.dialect == dialect.SQLite {
 			return
 		}
 		var proxy *testserver.Proxy
@@ -78,7 +79,7 @@ func onServers(t *testing.T, p serviceParts, f func(s *service, proxy *testserve
 
 // commitRequest is COMMIT as the drivers send it.
 func commitRequest(s *service) testserver.Match {
-	if s.backend.dialect == PostgreSQL() {
+	if s.backend.dialect == dialect.PostgreSQL {
 		return testserver.Contains("commit\x00")
 	}
 	return testserver.Contains("COMMIT")
@@ -156,7 +157,7 @@ func TestJoinedCommitThatItsStandbyDoesNotHaveIsAnsweredAsCommitted(t *testing.T
 	}
 	replication := testserver.StartTCPProxy(t, u.Host)
 	testserver.StartStandby(t, replication.Addr())
-	s := startService(t, backend{"PostgreSQL", PostgreSQL(), func(tb testing.TB) pools {
+	s := startService(t, backend{"PostgreSQL", dialect.PostgreSQL, func(tb testing.TB) pools {
 		tb.Helper()
 		db := open(tb, "pgx", primary.URL())
 		return pools{db, db, primary.URL()}
@@ -217,7 +218,7 @@ func (c deafConn) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (sqldri
 // 9. The driver does not let a context end the COMMIT.
 func TestJoinedCommitIntoABlackHoleEndsWithADeafDriver(t *testing.T) {
 	var proxy *testserver.Proxy
-	s := startOn(t, PostgreSQL(), serviceParts{
+	s := startOn(t, dialect.PostgreSQL, serviceParts{
 		engine: []idem.Option{idem.WithSettleTimeout(200 * time.Millisecond)},
 		rewrite: func(p *pools) {
 			throughProxy(t, &proxy)(p)

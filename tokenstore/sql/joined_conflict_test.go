@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // balance is a handler that moves money if both accounts together have enough. Each of two
@@ -49,7 +50,7 @@ func (s *service) balance(level string, meet func(), met func(error)) func(c *gi
 // TestJoinedConflictOfTwoPaymentsRunsOneAgain has two payments that only one balance covers.
 func TestJoinedConflictOfTwoPaymentsRunsOneAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
-		if b.dialect == SQLite() {
+		if b.dialect == dialect.SQLite {
 			return // one writer at a time
 		}
 		s := startService(t, b, serviceParts{joined: []JoinedOption{WithIsolation(sql.LevelSerializable)},
@@ -93,7 +94,7 @@ func TestJoinedConflictOfTwoPaymentsRunsOneAgain(t *testing.T) {
 }
 
 func TestJoinedConflictRunsAHandlerOfNetHTTPAgain(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{engine: []idem.Option{idem.WithConflictRetries(2)}})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(2)}})
 	runs := 0
 	protect := idemhttp.Middleware(s.engine, idem.Policy{AllowGlobalKeys: true})
 	s.serve = protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -126,7 +127,7 @@ func TestJoinedConflictRunsAHandlerOfNetHTTPAgain(t *testing.T) {
 
 // Without the option a chain of Gin handlers is not run again, and the client is.
 func TestJoinedConflictInAChainOfGinIsLeftToTheClient(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{engine: []idem.Option{idem.WithConflictRetries(2)}})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(2)}})
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		if err := s.insert(c, tx); err != nil {
 			return err
@@ -171,7 +172,7 @@ func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := startOn(t, PostgreSQL(), serviceParts{joined: []JoinedOption{WithIsolation(sql.LevelSerializable)},
+			s := startOn(t, dialect.PostgreSQL, serviceParts{joined: []JoinedOption{WithIsolation(sql.LevelSerializable)},
 				engine: []idem.Option{idem.WithConflictRetries(1)}, gin: []idemgin.Option{idemgin.WithRerun()}})
 			mustExec(t, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
 			mustExec(t, s.pools.write, "INSERT INTO accounts VALUES (1, 50), (2, 50)")
@@ -204,7 +205,7 @@ func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
 // A chain of Gin handlers that runs again has none of the errors of the run before. So another
 // failure ends it.
 func TestJoinedChainOfGinForgetsItsConflict(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{engine: []idem.Option{idem.WithConflictRetries(5)}, gin: []idemgin.Option{idemgin.WithRerun()}})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(5)}, gin: []idemgin.Option{idemgin.WithRerun()}})
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		if s.runs > 1 {
 			return errors.New("no connection to the bank")

@@ -13,12 +13,13 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // With a pooler of transactions the lock of a key belongs to the transaction, and nothing is left in
 // the session.
 func TestJoinedBehindATransactionPooler(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{joined: []JoinedOption{WithTransactionPooler()}})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{joined: []JoinedOption{WithTransactionPooler()}})
 	wantLocks := func(when string, want int) {
 		t.Helper()
 		var n int
@@ -54,8 +55,8 @@ func TestJoinedBehindATransactionPooler(t *testing.T) {
 // A constraint of the application is checked at COMMIT. The database has rolled back then, and the
 // next request runs.
 func TestJoinedCommitRefusedByAConstraintIsRolledBack(t *testing.T) {
-	for _, d := range []Dialect{PostgreSQL(), SQLite()} {
-		t.Run(d.String(), func(t *testing.T) {
+	for _, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.SQLite} {
+		t.Run(string(d), func(t *testing.T) {
 			s := startOn(t, d, serviceParts{})
 			mustExec(t, s.pools.write, "CREATE TABLE accounts (id bigint PRIMARY KEY)")
 			mustExec(t, s.pools.write, "ALTER TABLE payments ADD COLUMN account bigint REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED")
@@ -96,7 +97,7 @@ func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
 			}
 		}
 		check("ROLLBACK", driver.ErrEscaped)
-		if s.backend.dialect == PostgreSQL() {
+		if s.backend.dialect == dialect.PostgreSQL {
 			check("INSERT INTO nowhere VALUES (1)", driver.ErrUnavailable)
 		}
 		s.wantPayments(0)
@@ -105,7 +106,7 @@ func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
 
 // A person says that an attempt in doubt had no effect. The next request with the key runs, once.
 func TestJoinedKeyReleasedByAPersonRunsAgain(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		_, err := tx.Exec("ROLLBACK")
 		c.String(201, "paid")
@@ -291,7 +292,7 @@ func TestJoinedHandlerDoesNotRunWithoutItsBinding(t *testing.T) {
 
 func TestJoinedStoreThatIsReadOnly(t *testing.T) {
 	ctx, id := t.Context(), idem.NewKeyID("merchant", "k1")
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	j, err := b.store(t, b.migrated(t), WithReadOnly(), WithSoleProcess()).Joined()
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // joinedTx is the transaction of one attempt.
@@ -110,7 +111,7 @@ func (t *joinedTx) fail(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", driver.ErrSwallowed, ErrHandlerEnded)
 	case t.Conflict(err):
 		return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrConflict, err)
-	case errors.Is(err, ErrInUse), t.joined.dialect.spoken(err):
+	case errors.Is(err, ErrInUse), t.joined.dialect.Spoken(err):
 		return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrRolledBack, err)
 	}
 	return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrUnavailable, err) // the engine looks what became of it
@@ -171,7 +172,7 @@ func (t *joinedTx) intact(ctx context.Context) error {
 
 // Conflict reports whether an error is a serialisation failure or a deadlock.
 func (t *joinedTx) Conflict(err error) bool {
-	return err != nil && t.joined.dialect.fault(err) == faultConflict
+	return err != nil && t.joined.dialect.Fault(err) == sqldialect.Conflict
 }
 
 // finish ends the transaction if it is open, and gives the connection back.
@@ -224,7 +225,7 @@ func (j *Joined) probe(ctx context.Context, id driver.KeyID) (err error) {
 		if n, err := res.RowsAffected(); err != nil || n > 0 {
 			return err
 		}
-	} else if j.dialect.fault(err) != faultDuplicate {
+	} else if j.dialect.Fault(err) != sqldialect.Duplicate {
 		return err
 	}
 	var k []byte

@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // The statement that completes the record fails. Then the payment is rolled back too.
@@ -22,11 +23,11 @@ func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		fail, mend := "CREATE TRIGGER fails BEFORE UPDATE ON idem_records FOR EACH ROW SIGNAL SQLSTATE '45000'", "DROP TRIGGER fails"
 		switch s.backend.dialect {
-		case PostgreSQL():
+		case dialect.PostgreSQL:
 			fail = `CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it fails'; END $$;
 				CREATE TRIGGER fails BEFORE UPDATE ON idem_records FOR EACH ROW EXECUTE FUNCTION fails()`
 			mend += " ON idem_records"
-		case SQLite():
+		case dialect.SQLite:
 			fail = "CREATE TRIGGER fails BEFORE UPDATE ON idem_records BEGIN SELECT RAISE(ABORT, 'it fails'); END"
 		}
 		mustExec(s, s.pools.write, fail)
@@ -106,7 +107,7 @@ func TestJoinedTransactionEndedByAGoroutineOfTheHandlerRightBeforeCommit(t *test
 		s.wantNothingOpen("after a late Rollback")
 		s.joined.guard = lateGuard{plain, func(tx *sql.Tx) { _ = tx.Commit() }}
 		want := paid
-		if s.backend.dialect == SQLite() { // it lets nobody but the middleware commit
+		if s.backend.dialect == dialect.SQLite { // it lets nobody but the middleware commit
 			want = refused(503, idem.CodeUnavailable)
 		}
 		s.want(s.pay("k1"), want)
@@ -121,7 +122,7 @@ func TestJoinedRollbackIntoABlackHoleEnds(t *testing.T) {
 	onServers(t, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(2 * time.Second)}}, func(s *service, proxy *testserver.Proxy) {
 		text := testserver.Contains("rollback\x00")
 		statuses := map[string]int{"k1": 500}
-		if s.backend.dialect == MySQL() { // there one follows each COMMIT, too
+		if s.backend.dialect == dialect.MySQL { // there one follows each COMMIT, too
 			text, statuses["k2"] = testserver.Contains("ROLLBACK"), 201
 		}
 		for key, status := range statuses {

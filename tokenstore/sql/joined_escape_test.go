@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // A handler of MySQL or MariaDB that has sent ROLLBACK cannot pay any more.
@@ -64,7 +65,7 @@ func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := startOn(t, SQLite(), serviceParts{})
+			s := startOn(t, dialect.SQLite, serviceParts{})
 			mustExec(t, s.pools.write, "CREATE TABLE taken (x INTEGER PRIMARY KEY)")
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 				_ = lose(tx)
@@ -133,7 +134,7 @@ func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
 func TestJoinedCommitWithoutForeignKeysIsDetected(t *testing.T) {
 	for name, status := range map[string]int{"success": 201, "refusal": 402, "failure": 500} {
 		t.Run(name, func(t *testing.T) {
-			s := startOn(t, PostgreSQL(), serviceParts{})
+			s := startOn(t, dialect.PostgreSQL, serviceParts{})
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 				err := s.insert(c, tx)
 				for _, statement := range []string{"SET LOCAL session_replication_role = replica", "COMMIT", "BEGIN"} {
@@ -179,7 +180,7 @@ func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
 // 4. On PostgreSQL and SQLite DDL is a part of the transaction.
 func TestJoinedDDLCommitsWithThePayment(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
-		if s.backend.dialect == MySQL() {
+		if s.backend.dialect == dialect.MySQL {
 			return
 		}
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
@@ -245,7 +246,7 @@ func TestJoinedSavepointsOfTheHandlerDoNotSurviveARollback(t *testing.T) {
 
 // The guard is a deferred constraint too, so a handler names those that it wants checked.
 func TestJoinedHandlerChecksItsOwnConstraintsAndNotAll(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	mustExec(t, s.pools.write, "ALTER TABLE payments ADD CONSTRAINT payments_op_once UNIQUE (op) DEFERRABLE INITIALLY DEFERRED")
 	checking := func(statement string) gin.HandlerFunc {
 		return s.inTx(func(c *gin.Context, tx *sql.Tx) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // The record and the payment commit together. The first request fails after its payment was
@@ -30,14 +31,14 @@ func ExampleStore_Joined() {
 	db.SetMaxOpenConns(1)
 	read, _ := sql.Open("sqlite", forReading)
 	defer read.Close()
-	if err := sqlstore.Migrate(ctx, db, sqlstore.SQLite()); err != nil {
+	if err := sqlstore.Migrate(ctx, db, dialect.SQLite); err != nil {
 		panic(err)
 	}
 	if _, err := db.ExecContext(ctx, "CREATE TABLE payments (cents INTEGER)"); err != nil {
 		panic(err)
 	}
 
-	store, err := sqlstore.New(ctx, db, sqlstore.SQLite(), sqlstore.WithReadPool(read), sqlstore.WithSoleProcess())
+	store, err := sqlstore.New(ctx, db, dialect.SQLite, sqlstore.WithReadPool(read), sqlstore.WithSoleProcess())
 	if err != nil {
 		panic(err)
 	}

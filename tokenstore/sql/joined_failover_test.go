@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // TestJoinedCommitThatAFailoverLostIsRolledBack promotes a standby that has not seen a commit.
@@ -25,7 +26,7 @@ func TestJoinedCommitThatAFailoverLostIsRolledBack(t *testing.T) {
 	standby := testserver.StartStandby(t, replication.Addr())
 	front := testserver.StartTCPProxy(t, host(primary.URL()))
 	dsn := "postgres://idemkeeper@" + front.Addr() + "," + host(standby.URL()) + "/postgres?sslmode=disable&target_session_attrs=read-write"
-	b := backend{name: "PostgreSQL", dialect: PostgreSQL(), fresh: func(tb testing.TB) pools {
+	b := backend{name: "PostgreSQL", dialect: dialect.PostgreSQL, fresh: func(tb testing.TB) pools {
 		db := open(tb, "pgx", dsn)
 		return pools{db, db, dsn}
 	}}
@@ -65,9 +66,9 @@ func TestJoinedDatabaseThatRefusesWritesIsUnavailable(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		var forbid, allow string
 		switch s.backend.dialect {
-		case PostgreSQL():
+		case dialect.PostgreSQL:
 			forbid, allow = "ALTER TABLE idem_records RENAME TO away", "ALTER TABLE away RENAME TO idem_records"
-		case MySQL():
+		case dialect.MySQL:
 			forbid, allow = "RENAME TABLE idem_records TO away", "RENAME TABLE away TO idem_records"
 		default:
 			forbid, allow = "ALTER TABLE idem_records RENAME TO away", "ALTER TABLE away RENAME TO idem_records"
@@ -77,7 +78,7 @@ func TestJoinedDatabaseThatRefusesWritesIsUnavailable(t *testing.T) {
 		mustExec(s, s.pools.write, allow)
 		s.wantOnePayment("k1")
 	})
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	for _, conn := range connections(t, s.pools.write) {
 		if _, err := conn.ExecContext(context.Background(), "SET default_transaction_read_only = on"); err != nil {
 			t.Fatal(err)

@@ -15,20 +15,21 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // onMariaDB runs a test on MariaDB, and on MySQL if a server is named.
 func onMariaDB(t *testing.T, p serviceParts, f func(s *service)) {
 	t.Helper()
 	onEach(t, func(t *testing.T, b backend) {
-		if b.dialect == MySQL() {
+		if b.dialect == dialect.MySQL {
 			f(startService(t, b, p))
 		}
 	})
 }
 
 // startOn starts a service on one database.
-func startOn(t *testing.T, d Dialect, p serviceParts) *service {
+func startOn(t *testing.T, d dialect.Dialect, p serviceParts) *service {
 	t.Helper()
 	for _, b := range backends() {
 		if b.dialect == d {
@@ -170,7 +171,7 @@ func TestJoinedBindingLastsForTheKeysTime(t *testing.T) {
 
 // 15. An error is swallowed, and the handler answers 201.
 func TestJoinedSuccessOverASwallowedFailureIsUnavailable(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		_, _ = tx.Exec("INSERT INTO nowhere VALUES (1)")
 		_ = s.insert(c, tx)
@@ -234,7 +235,7 @@ func TestJoinedKeysThatMySQLWouldTakeForEqualDiffer(t *testing.T) {
 
 // 17. Duplicates leave no dead rows in table and index.
 func TestJoinedDuplicatesDoNotBloatTheIndex(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	size := func() (n int) {
 		err := s.pools.read.QueryRow("SELECT pg_total_relation_size('idem_records')").Scan(&n)
 		if err != nil {
@@ -262,7 +263,7 @@ func TestJoinedTimesAreThoseOfTheStatements(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		var last int64
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			if s.backend.dialect == PostgreSQL() {
+			if s.backend.dialect == dialect.PostgreSQL {
 				if _, err := tx.Exec("SELECT pg_sleep(0.05)"); err != nil {
 					return err
 				}

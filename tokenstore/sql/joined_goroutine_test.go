@@ -14,6 +14,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // A handler returns while its goroutine is in a statement of an hour. Its answer, its key and its connection do
@@ -24,7 +25,7 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 	panics := func(*gin.Context) { panic("boom") }
 	run := func(s *service, strict bool) {
 		sleep, running := "SELECT pg_sleep(3600), 'of %s'", "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND datname = current_database() AND query LIKE '%%pg_sleep(3600), ''of %s''%%'"
-		if s.backend.dialect == MySQL() {
+		if s.backend.dialect == dialect.MySQL {
 			sleep, running = "SELECT SLEEP(3600), 'of %s'", "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%%SLEEP(3600), ''of %s''%%'"
 		}
 		for _, c := range []struct {
@@ -41,7 +42,7 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 			{"success-after-COMMIT", "COMMIT", answers(201), refused(409, idem.CodeOutcomeUnknown), refused(409, idem.CodeOutcomeUnknown), nil},
 			{"failure-after-COMMIT", "COMMIT", answers(500), refused(409, idem.CodeOutcomeUnknown), refused(409, idem.CodeOutcomeUnknown), nil},
 		} {
-			if c.before != "" && (strict || s.backend.dialect != MySQL()) {
+			if c.before != "" && (strict || s.backend.dialect != dialect.MySQL) {
 				continue // it is refused there, or nothing is sent after it
 			}
 			ended, told := make(chan error, 1), len(s.saw(telemetry.EventReleased))
@@ -83,7 +84,7 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 	}
 	p := serviceParts{engine: []idem.Option{idem.WithSettleTimeout(time.Second), idem.WithStoreTimeout(time.Second)}}
 	onEachServer(t, func(t *testing.T, b backend) { run(startService(t, b, p), false) })
-	t.Run("MariaDB, strict", func(t *testing.T) { run(startOn(t, MySQL(), strictly(t, p)), true) })
+	t.Run("MariaDB, strict", func(t *testing.T) { run(startOn(t, dialect.MySQL, strictly(t, p)), true) })
 }
 
 // SQLite has no way to end the statement of a goroutine. The answer does not wait for it, and nothing is paid until
@@ -98,7 +99,7 @@ func TestJoinedGoroutineInAStatementOfSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	short := time.Second / 2
-	s := startOn(t, SQLite(), serviceParts{engine: []idem.Option{idem.WithSettleTimeout(short), idem.WithStoreTimeout(short), idem.WithLockTimeout(short)}})
+	s := startOn(t, dialect.SQLite, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(short), idem.WithStoreTimeout(short), idem.WithLockTimeout(short)}})
 	for n, c := range []struct {
 		status int
 		first  answer

@@ -13,6 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // hindrance keeps the middleware from looking what the handler has done to its transaction. It
@@ -117,7 +118,7 @@ func TestJoinedEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 	for _, h := range hindrances {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
-			s := startOn(t, PostgreSQL(), serviceParts{engine: []idem.Option{idem.WithSettleTimeout(time.Second), idem.WithStoreTimeout(time.Second)}})
+			s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(time.Second), idem.WithStoreTimeout(time.Second)}})
 			for escape, statements := range escapes {
 				if escape == "ROLLBACK, pay, BEGIN" && h.name == "a statement cancelled by the handler" {
 					continue // nothing is left that could tell, as the documentation says
@@ -142,7 +143,7 @@ func TestJoinedEscapeIsNoRollbackWhileTheServerCannotBeAsked(t *testing.T) {
 		}
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
-			s := startOn(t, PostgreSQL(), serviceParts{pool: 2, engine: []idem.Option{idem.WithSettleTimeout(time.Second / 2), idem.WithStoreTimeout(time.Second / 2)}})
+			s := startOn(t, dialect.PostgreSQL, serviceParts{pool: 2, engine: []idem.Option{idem.WithSettleTimeout(time.Second / 2), idem.WithStoreTimeout(time.Second / 2)}})
 			other := open(t, "pgx", s.pools.dsn)
 			for _, status := range []int{201, 402, 500} {
 				var lift, release func()

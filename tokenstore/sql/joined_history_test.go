@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // history is what clients were told, by key.
@@ -135,7 +136,7 @@ var levels = []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql
 func instancesOf(s *service, parts func(n int) serviceParts) []*service {
 	s.Helper()
 	list := []*service{s}
-	for n := 1; n < len(levels) && s.backend.dialect != SQLite(); n++ {
+	for n := 1; n < len(levels) && s.backend.dialect != dialect.SQLite; n++ {
 		p := parts(n)
 		p.pools, p.joined = &s.pools, append(p.joined, WithIsolation(levels[n]))
 		list = append(list, startService(s.T, s.backend, p))

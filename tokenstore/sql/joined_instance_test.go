@@ -21,6 +21,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // Environment of an instance that a test starts and kills.
@@ -33,12 +34,12 @@ const (
 // runInstance is the process of an instance. It serves until it is killed. It has no resolver.
 func runInstance(name string) error {
 	gin.SetMode(gin.ReleaseMode)
-	dialect, driver := PostgreSQL(), "pgx"
+	d, driver := dialect.PostgreSQL, "pgx"
 	switch name {
 	case "MariaDB", "MySQL":
-		dialect, driver = MySQL(), "mysql"
+		d, driver = dialect.MySQL, "mysql"
 	case "SQLite":
-		dialect, driver = SQLite(), "sqlite"
+		d, driver = dialect.SQLite, "sqlite"
 	}
 	write, err := sql.Open(driver, os.Getenv(envWrite))
 	if err != nil {
@@ -55,7 +56,7 @@ func runInstance(name string) error {
 		}
 		opts = append(opts, WithReadPool(read), WithSoleProcess())
 	}
-	store, err := New(context.Background(), write, dialect, opts...)
+	store, err := New(context.Background(), write, d, opts...)
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ type process struct {
 func startInstances(s *service) (instances []*process) {
 	s.Helper()
 	n, write, read := 3, s.pools.dsn, ""
-	if s.backend.dialect == SQLite() {
+	if s.backend.dialect == dialect.SQLite {
 		u, err := url.Parse(write)
 		if err != nil {
 			s.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // How often the tests of this file kill. `make kills` sets both.
@@ -94,7 +95,7 @@ func behindOwnPooler(t *testing.T, run func(*testing.T, ownServer, backend)) {
 		pooler := testserver.StartPgBouncer(t, server.URL(), "server_login_retry = 0")
 		pooler.KeepRunning()
 		dsn := pooler.URL("postgres")
-		run(t, server, backend{throughPgBouncer.name, PostgreSQL(), func(tb testing.TB) pools {
+		run(t, server, backend{throughPgBouncer.name, dialect.PostgreSQL, func(tb testing.TB) pools {
 			tb.Helper()
 			db := open(tb, "pgx", dsn)
 			return pools{db, db, dsn}

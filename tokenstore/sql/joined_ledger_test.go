@@ -14,7 +14,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // With write-ahead logging SQLite commits attached files one after the other. A crash in between would
@@ -24,7 +26,7 @@ func TestAttachedFileIsRefusedInJoinedMode(t *testing.T) {
 		return "ATTACH '" + filepath.Join(tb.TempDir(), "ledger.db") + "' AS ledger"
 	}
 	t.Run("before Joined", func(t *testing.T) {
-		b := backend{"SQLite", SQLite(), freshSQLite}
+		b := backend{"SQLite", dialect.SQLite, freshSQLite}
 		p := b.migrated(t)
 		mustExec(t, p.write, attach(t))
 		if _, err := b.store(t, p, WithSoleProcess()).Joined(); !errors.Is(err, errSetting) {
@@ -32,7 +34,7 @@ func TestAttachedFileIsRefusedInJoinedMode(t *testing.T) {
 		}
 	})
 	t.Run("between two payments", func(t *testing.T) {
-		s := startOn(t, SQLite(), serviceParts{})
+		s := startOn(t, dialect.SQLite, serviceParts{})
 		s.want(s.pay("k1"), paid)
 		mustExec(t, s.pools.write, attach(t))
 		s.want(s.pay("k2"), refused(503, idem.CodeUnavailable))
@@ -43,7 +45,7 @@ func TestAttachedFileIsRefusedInJoinedMode(t *testing.T) {
 		s.wantPayments(2)
 	})
 	t.Run("by the handler", func(t *testing.T) {
-		s := startOn(t, SQLite(), serviceParts{})
+		s := startOn(t, dialect.SQLite, serviceParts{})
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			if _, err := tx.Exec(attach(t)); err != nil {
 				t.Errorf("ATTACH = %v", err)
@@ -98,7 +100,7 @@ func (s *service) keepsItsRows(key string, then func(c *gin.Context, tx *sql.Tx)
 		return nil
 	}))
 	a := s.pay(key)
-	if mysqlNumber(insert) == 1785 { // MySQL refuses it by itself, if it keeps global IDs consistent
+	if sqldialect.MySQLNumber(insert) == 1785 { // MySQL refuses it by itself, if it keeps global IDs consistent
 		s.wantPayments(0)
 		return
 	}
@@ -112,7 +114,7 @@ func (s *service) keepsItsRows(key string, then func(c *gin.Context, tx *sql.Tx)
 // A backup locks the tables against writes. That is no other attempt of the key.
 func TestJoinedReadLockOfABackupIsUnavailable(t *testing.T) {
 	own := testserver.StartMariaDB(t, "--innodb-flush-method=nosync").URL()
-	b := backend{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, own) }}
+	b := backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, own) }}
 	for _, lock := range []string{"FLUSH TABLES WITH READ LOCK", "LOCK TABLES idem_records READ, idem_schema READ, payments READ"} {
 		t.Run(lock, func(t *testing.T) {
 			s := startService(t, b, serviceParts{engine: []idem.Option{idem.WithLockTimeout(idleMargin / 20), idem.WithStoreTimeout(idleMargin / 20)}})
@@ -144,10 +146,10 @@ func TestSettingsOfMySQLThatAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pools, setting := p(t)
-			if err := Migrate(t.Context(), pools.write, MySQL()); err != nil {
+			if err := Migrate(t.Context(), pools.write, dialect.MySQL); err != nil {
 				t.Fatal(err)
 			}
-			store, err := New(t.Context(), open(t, "mysql", pools.dsn+setting), MySQL(), quiet())
+			store, err := New(t.Context(), open(t, "mysql", pools.dsn+setting), dialect.MySQL, quiet())
 			if !errors.Is(err, errSetting) {
 				t.Errorf("New() = %v, want %v", err, errSetting)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // leftBehind has every session of a pool do something that others then find.
@@ -41,7 +42,7 @@ func TestJoinedFindsItsTablesWhateverOthersLeaveInASession(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := startService(t, b, serviceParts{})
 		elsewhere, leave := "tenant", "SET search_path TO tenant, public"
-		if b.dialect == MySQL() {
+		if b.dialect == dialect.MySQL {
 			elsewhere = freshName(t)
 			leave = "USE " + elsewhere
 			mustExec(t, s.pools.write, "CREATE DATABASE "+elsewhere)
@@ -53,7 +54,7 @@ func TestJoinedFindsItsTablesWhateverOthersLeaveInASession(t *testing.T) {
 			t.Fatal(err)
 		}
 		ledger := "payments"
-		if b.dialect == MySQL() {
+		if b.dialect == dialect.MySQL {
 			if err := s.pools.read.QueryRow("SELECT concat(database(), '.payments')").Scan(&ledger); err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +70,7 @@ func TestJoinedFindsItsTablesWhateverOthersLeaveInASession(t *testing.T) {
 		s.want(s.pay("before"), paidBefore)
 		s.want(s.pay("after"), paid)
 		s.want(s.pay("after"), paidBefore)
-		if b.dialect == PostgreSQL() {
+		if b.dialect == dialect.PostgreSQL {
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 				_, err := tx.Exec("CREATE TEMP TABLE idem_records (LIKE public.idem_records) ON COMMIT DROP")
 				paying(c)
@@ -83,7 +84,7 @@ func TestJoinedFindsItsTablesWhateverOthersLeaveInASession(t *testing.T) {
 
 // The commit of a record and of its payment is on the disk, whatever the session says.
 func TestJoinedCommitsDurablyWhateverOthersLeaveInASession(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	s.leftBehind("SET synchronous_commit = off")
 	// A deferred trigger sees the setting that counts for the commit.
 	mustExec(t, s.pools.read, "CREATE TABLE seen (setting text)")
@@ -130,7 +131,7 @@ func TestJoinedKeyLastsWhateverClockOthersLeaveInASession(t *testing.T) {
 
 // Others have turned off the writing to the disk in the one connection for writing.
 func TestJoinedOnSQLiteCommitsDurably(t *testing.T) {
-	s := startOn(t, SQLite(), serviceParts{})
+	s := startOn(t, dialect.SQLite, serviceParts{})
 	mustExec(t, s.pools.write, "PRAGMA synchronous = OFF")
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		var synchronous int
@@ -147,7 +148,7 @@ func TestJoinedOnSQLiteCommitsDurably(t *testing.T) {
 // A role without rights that others have left in the sessions refuses every payment, and keeps none of their keys.
 func TestJoinedRoleLeftInASessionPaysNothing(t *testing.T) {
 	t.Parallel()
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	role := freshName(t)
 	mustExec(t, s.pools.write, "CREATE ROLE "+role)
 	defer mustExec(t, s.pools.read, "DROP ROLE "+role)
@@ -171,7 +172,7 @@ func TestJoinedKeepsAShorterIdleLimit(t *testing.T) {
 			{"idle_in_transaction_session_timeout = 0", "SHOW idle_in_transaction_session_timeout", "1min", time.Minute},
 			{"idle_in_transaction_session_timeout = '1h'", "SHOW idle_in_transaction_session_timeout", "1min", time.Minute},
 		}
-		if b.dialect == MySQL() {
+		if b.dialect == dialect.MySQL {
 			limits = []limit{
 				{"SESSION wait_timeout = 5", "SELECT @@SESSION.wait_timeout", "5", 5 * time.Second},
 				{"SESSION wait_timeout = 3600", "SELECT @@SESSION.wait_timeout", "60", time.Minute},

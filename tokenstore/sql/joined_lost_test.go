@@ -16,8 +16,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // A loss makes MySQL or MariaDB end a whole transaction because of an error in one of its statements.
@@ -93,7 +95,7 @@ func onLosses(t *testing.T, p serviceParts, f func(s *service, l loss)) {
 	t.Helper()
 	p.joined = append(p.joined, WithIsolation(sql.LevelRepeatableRead))
 	onEach(t, func(t *testing.T, b backend) {
-		if b.dialect != MySQL() {
+		if b.dialect != dialect.MySQL {
 			return
 		}
 		start, named := testserver.StartMariaDB, testserver.EnvMariaDB
@@ -125,7 +127,7 @@ func onLosses(t *testing.T, p serviceParts, f func(s *service, l loss)) {
 // suffer loses the transaction and wants the error of the server.
 func (l loss) suffer(s *service, tx *sql.Tx) error {
 	err := l.lose(s, tx)
-	if mysqlNumber(err) != l.number {
+	if sqldialect.MySQLNumber(err) != l.number {
 		s.Errorf("%s = %v, want error %d", l.name, err, l.number)
 	}
 	return err

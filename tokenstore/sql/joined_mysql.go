@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // mysqlGuard is the [guard] of MySQL and MariaDB.
@@ -29,7 +30,13 @@ type mysqlGuard struct {
 	settings  string // reads whether the session still has them
 }
 
-func newMySQLGuard(j *Joined) guard {
+func newMySQLGuard(ctx context.Context, j *Joined) (guard, error) {
+	// With interpolateParams the driver writes many bytes as two, and the server closes the
+	// connection, and with it the transaction, after a statement that is too long.
+	j.longest /= 2
+	if j.halfOnTimeout && !isStrict(ctx, j.db) {
+		j.log.WarnContext(ctx, "tokenstore/sql: innodb_rollback_on_timeout is off: a handler that ignores a lock time-out commits the rest of its writes, and nothing tells. Open the pool with sqlstore.OpenStrict or sqlstore.Strict, which refuse that")
+	}
 	j.joined = newJoinedStatements(j.names, joinedForms{})
 	readOnly := "transaction_read_only"
 	if j.mariaDB { // it has that name since 11.1, and MySQL has no other name since 8.0.3
@@ -47,7 +54,7 @@ func newMySQLGuard(j *Joined) guard {
 		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
 			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
 		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1 AND @@SESSION.completion_type = 'NO_CHAIN'",
-		undo:     "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}
+		undo:     "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}, nil
 }
 
 func (g *mysqlGuard) claim(driver.KeyID) bool { return true }
@@ -58,7 +65,7 @@ func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err er
 	s := t.session.(*sqlSession)
 	seen, err := g.lookAt(ctx, s.conn, t.id)
 	switch {
-	case g.joined.dialect.fault(err) == faultBusy:
+	case g.joined.dialect.Fault(err) == sqldialect.Busy:
 		return true, nil
 	case err != nil:
 		return false, err
@@ -114,7 +121,7 @@ func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
 
 func (g *mysqlGuard) held(ctx context.Context, id driver.KeyID) (bool, error) {
 	_, err := g.lookAt(ctx, g.joined.db, id)
-	if g.joined.dialect.fault(err) == faultBusy {
+	if g.joined.dialect.Fault(err) == sqldialect.Busy {
 		return true, nil
 	}
 	return false, err

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // errConnectionLost is the reason of driver.ErrRolledBack if the connection ended before COMMIT.
@@ -40,7 +41,7 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 	if errors.Is(cause, sql.ErrTxDone) {
 		cause = fmt.Errorf("%w: %w", ErrHandlerEnded, err)
 	}
-	conflict := g.joined.dialect.fault(cause) == faultConflict
+	conflict := g.joined.dialect.Fault(cause) == sqldialect.Conflict
 	nothing := (failed || conflict || t.failed != nil) && g.nothingFollowed(ctx, t)
 	left, err := g.leftPending(ctx, t)
 	switch {
@@ -92,7 +93,7 @@ func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error)
 // connectionLost reports whether an error is of a connection that is over. The server has answered
 // with a number otherwise.
 func connectionLost(err error) bool {
-	switch mysqlNumber(err) {
+	switch sqldialect.MySQLNumber(err) {
 	case 0:
 		// The driver has a value for the second error, and an import of the driver would link it into
 		// services on other databases.

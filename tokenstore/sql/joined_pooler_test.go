@@ -20,6 +20,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // mixedConnector makes every second connection through a pooler, as after one was put in front of
@@ -111,7 +112,7 @@ func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
 		"no pooler": func(dsn string) sqldriver.Connector { return connectorTo(t, dsn) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := startOn(t, PostgreSQL(), serviceParts{rewrite: over(t, connector)})
+			s := startOn(t, dialect.PostgreSQL, serviceParts{rewrite: over(t, connector)})
 			outcomes := []int{500, 402, 201, 503}
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 				var n int
@@ -216,7 +217,7 @@ func (l transparentLink) PID() uint32 { return l.pid }
 // no other one does.
 func TestJoinedNoticesAPoolerThatGivesTheNumbersOfItsSessions(t *testing.T) {
 	var log syncBuffer
-	s := startOn(t, PostgreSQL(), serviceParts{
+	s := startOn(t, dialect.PostgreSQL, serviceParts{
 		store:   []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))},
 		rewrite: over(t, func(dsn string) sqldriver.Connector { return transparentConnector{connectorTo(t, pooled(t, dsn))} }),
 	})
@@ -244,7 +245,7 @@ func TestJoinedNoticesAPoolerThatGivesTheNumbersOfItsSessions(t *testing.T) {
 // its transaction has its key held.
 func TestJoinedHandlerThatUnlocksIsNoPooler(t *testing.T) {
 	for _, outcome := range []int{201, 402, 500} {
-		s := startOn(t, PostgreSQL(), serviceParts{})
+		s := startOn(t, dialect.PostgreSQL, serviceParts{})
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			_, err := tx.Exec("SELECT pg_advisory_unlock_all()")
 			if err == nil {
@@ -271,7 +272,7 @@ func TestJoinedHandlerThatUnlocksIsNoPooler(t *testing.T) {
 func TestJoinedNoticesAdvisoryLocksThatLockNothing(t *testing.T) {
 	starts := func(stub bool) (warned bool, s *service) {
 		var log syncBuffer
-		s = startOn(t, PostgreSQL(), serviceParts{store: []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}, rewrite: func(p *pools) {
+		s = startOn(t, dialect.PostgreSQL, serviceParts{store: []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}, rewrite: func(p *pools) {
 			for _, name := range []string{"pg_try_advisory_xact_lock", "pg_try_advisory_lock", "pg_try_advisory_xact_lock_shared", "pg_advisory_unlock"} {
 				if stub {
 					mustExec(t, p.write, "CREATE OR REPLACE FUNCTION pg_catalog."+name+"(bigint) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT true'")
@@ -310,7 +311,7 @@ func TestJoinedIsRefusedByAPoolerOfStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	bouncer := testserver.StartPgBouncer(t, u.String(), "pool_mode = statement")
-	s := startOn(t, PostgreSQL(), serviceParts{rewrite: over(t, func(dsn string) sqldriver.Connector {
+	s := startOn(t, dialect.PostgreSQL, serviceParts{rewrite: over(t, func(dsn string) sqldriver.Connector {
 		of, err := url.Parse(dsn)
 		if err != nil {
 			t.Fatal(err)

@@ -4,13 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // postgresGuard is the [guard] of PostgreSQL.
@@ -51,7 +51,11 @@ const (
 	lockHeld
 )
 
-func newPostgresGuard(j *Joined) guard {
+func newPostgresGuard(ctx context.Context, j *Joined) (guard, error) {
+	if locksAreStubs(ctx, j.db) {
+		j.pooler = true
+		j.log.WarnContext(ctx, "tokenstore/sql: the advisory locks of this server lock nothing, so nothing holds the key of a handler that has sent ROLLBACK. See docs/sql.md on poolers")
+	}
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "idemkeeper records %d", j.recordsTable) // never fails
 	g := &postgresGuard{joined: j, keys: int64(h.Sum64())}
@@ -75,12 +79,12 @@ func newPostgresGuard(j *Joined) guard {
 		// A handler may have unlocked before. That matters to no transaction that still has its record.
 		unlock = " RETURNING CASE WHEN ?::boolean THEN pg_catalog.pg_advisory_unlock(?::bigint) END, "
 	)
-	done := unlock + j.dialect.durably("true") // the last statement before COMMIT, so what the handler has set does not count
+	done := unlock + j.dialect.Durably("true") // the last statement before COMMIT, so what the handler has set does not count
 	j.joined = newJoinedStatements(j.names, joinedForms{lock: lock, taken: " AND (SELECT ok FROM l)" + returning + result, ours: ours, done: done})
 	g.insert = j.names.sql(lock + "INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
 		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bigint, ?::bigint, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
 		"FROM (SELECT {clock} AS t) now, l WHERE l.ok ON CONFLICT DO NOTHING" + returning + result)
-	return g
+	return g, nil
 }
 
 func (g *postgresGuard) claim(driver.KeyID) bool { return true }
@@ -146,7 +150,7 @@ func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
 	case lockHeld:
 		// In another session the division by 0 is an error.
 		err := t.session.Exec(ctx, unlock+" WHERE 1 / (pg_catalog.pg_backend_pid() = $2)::integer = 1", g.lock(t.id), s.pid)
-		if sqlState(err) == "22012" { // division_by_zero
+		if sqldialect.SQLState(err) == "22012" { // division_by_zero
 			g.foreign(ctx, s.pid)
 		}
 		return err
@@ -164,16 +168,4 @@ func (g *postgresGuard) foreign(ctx context.Context, pid int64) {
 	if !g.pooled.Swap(true) {
 		g.joined.log.WarnContext(ctx, "tokenstore/sql: a pooler stands between this process and PostgreSQL, and one advisory lock was left in the session. See docs/sql.md on poolers", "pid", pid)
 	}
-}
-
-// sqlState returns the SQLSTATE of an error of the server, or "".
-func sqlState(err error) string {
-	e, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err)
-	if !ok {
-		return ""
-	}
-	return e.SQLState()
 }

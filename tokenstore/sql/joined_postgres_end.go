@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // This file has how a transaction of PostgreSQL ends. A handler that has ended it by a statement,
@@ -91,7 +92,7 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), s.lock == lockHeld, g.lock(t.id)), &unlocked, &durable)
 	another := found()
 	switch {
-	case sqlState(err) == "25P02": // in_failed_sql_transaction
+	case sqldialect.SQLState(err) == "25P02": // in_failed_sql_transaction
 		return fmt.Errorf("%w: %w", driver.ErrSwallowed, err)
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
@@ -132,7 +133,7 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 func (g *postgresGuard) commit(ctx context.Context, t *joinedTx) error { return t.session.Commit(ctx) }
 
 func (g *postgresGuard) undone(err error) bool {
-	switch state := sqlState(err); {
+	switch state := sqldialect.SQLState(err); {
 	case strings.HasPrefix(state, "23"), strings.HasPrefix(state, "40"): // constraint, rollback
 		return true
 	case state == "":

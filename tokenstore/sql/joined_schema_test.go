@@ -7,6 +7,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // Services in different schemas of one database know nothing of each other's keys, although
@@ -29,10 +30,10 @@ func TestJoinedKeysOfAnotherSchemaAreFree(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { db.Close() })
-		if err := Migrate(t.Context(), db, PostgreSQL()); err != nil {
+		if err := Migrate(t.Context(), db, dialect.PostgreSQL); err != nil {
 			t.Fatal(err)
 		}
-		store, err := New(t.Context(), db, PostgreSQL(), WithExpiry(0))
+		store, err := New(t.Context(), db, dialect.PostgreSQL, WithExpiry(0))
 		if err != nil {
 			t.Fatal(err)
 		}

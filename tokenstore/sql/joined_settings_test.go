@@ -11,6 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // The database keeps an idle transaction for whole seconds at least as long as its limit.
@@ -26,8 +27,8 @@ func TestJoinedIdleLimitIsThatOfTheOption(t *testing.T) {
 		if left, err := begin.Tx.Check(ctx); err != nil || left != limit {
 			s.Errorf("Check() = %v, %v, want %v", left, err, limit)
 		}
-		setting, want := map[Dialect]string{PostgreSQL(): "SHOW idle_in_transaction_session_timeout", MySQL(): "SELECT @@wait_timeout"}[s.backend.dialect],
-			map[Dialect]string{PostgreSQL(): "1500ms", MySQL(): "2"}[s.backend.dialect]
+		setting, want := map[dialect.Dialect]string{dialect.PostgreSQL: "SHOW idle_in_transaction_session_timeout", dialect.MySQL: "SELECT @@wait_timeout"}[s.backend.dialect],
+			map[dialect.Dialect]string{dialect.PostgreSQL: "1500ms", dialect.MySQL: "2"}[s.backend.dialect]
 		if setting == "" {
 			return
 		}
@@ -62,13 +63,13 @@ func TestTxOutsideOfAnExecution(t *testing.T) {
 // The leak check of TestMain also sees that nothing of the store goes on.
 func TestJoinTellsWhatNewAndNewJoinedRefuse(t *testing.T) {
 	p := freshPostgres(t)
-	if engine, err := Join(t.Context(), p.write, PostgreSQL()); engine != nil || !errors.Is(err, ErrNotMigrated) {
+	if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL); engine != nil || !errors.Is(err, ErrNotMigrated) {
 		t.Errorf("Join() without tables = %v, %v, want %v", engine, err, ErrNotMigrated)
 	}
-	if err := Migrate(t.Context(), p.write, PostgreSQL()); err != nil {
+	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
-	if engine, err := Join(t.Context(), p.write, PostgreSQL(), idem.WithLockTimeout(-1)); engine != nil || err == nil {
+	if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, idem.WithLockTimeout(-1)); engine != nil || err == nil {
 		t.Errorf("Join() with a wrong option = %v, %v, want an error", engine, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // patience bounds what a test waits for. Reaching it is a failure.
@@ -65,7 +66,7 @@ func startService(t *testing.T, b backend, p serviceParts) *service {
 		p.rewrite(&s.pools)
 	}
 	opts := p.store
-	if b.dialect == SQLite() {
+	if b.dialect == dialect.SQLite {
 		opts = append(opts, WithSoleProcess())
 	} else {
 		s.pools.write.SetMaxOpenConns(cmp.Or(p.pool, 8))
@@ -298,7 +299,7 @@ func (s *service) wantNothingOpen(when string) {
 	if n := len(s.joined.slots); n != 0 {
 		s.Errorf("%s: %d slots are taken, want 0", when, n)
 	}
-	if s.backend.dialect != PostgreSQL() {
+	if s.backend.dialect != dialect.PostgreSQL {
 		return
 	}
 	s.eventually(when+": every advisory lock is free", func() bool { // the server notices the end of a connection soon

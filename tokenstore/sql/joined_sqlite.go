@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // sqliteGuard is the [guard] of SQLite.
@@ -25,9 +26,18 @@ type sqliteGuard struct {
 	open map[driver.KeyID]bool
 }
 
-func newSQLiteGuard(j *Joined) guard {
+func newSQLiteGuard(ctx context.Context, j *Joined) (guard, error) {
+	switch {
+	case j.read == j.db:
+		return nil, fmt.Errorf("%w: joined mode needs a pool for writing and one for reading: see WithReadPool", errSetting)
+	case j.config.visibility != driver.VisibilityProcess:
+		return nil, fmt.Errorf("%w: joined mode on SQLite is for one process: lock the file and say so with WithSoleProcess", errSetting)
+	}
+	if err := noAttachedFile(ctx, j.db); err != nil {
+		return nil, err
+	}
 	j.joined = newJoinedStatements(j.names, joinedForms{taken: " RETURNING started"})
-	return &sqliteGuard{joined: j, open: map[driver.KeyID]bool{}}
+	return &sqliteGuard{joined: j, open: map[driver.KeyID]bool{}}, nil
 }
 
 func (g *sqliteGuard) claim(id driver.KeyID) bool {
@@ -177,27 +187,11 @@ func (g *sqliteGuard) commit(ctx context.Context, t *joinedTx) error {
 
 // undone lists the errors after which the driver rolls back.
 func (g *sqliteGuard) undone(err error) bool {
-	code := sqliteCode(err) & 0xff
-	return code == sqliteConstraint || code == sqliteBusy
+	code := sqldialect.SQLiteCode(err) & 0xff
+	return code == sqldialect.SQLiteConstraint || code == sqldialect.SQLiteBusy
 }
 
 // refusedByHook reports whether the commit hook has refused a statement (SQLITE_CONSTRAINT_COMMITHOOK).
-func refusedByHook(err error) bool { return sqliteCode(err) == sqliteConstraint|2<<8 }
-
-// Primary result codes of SQLite.
-const (
-	sqliteBusy       = 5
-	sqliteConstraint = 19
-)
-
-// sqliteCode returns the extended result code of an error, or 0.
-func sqliteCode(err error) int {
-	e, ok := errors.AsType[interface {
-		error
-		Code() int
-	}](err)
-	if !ok {
-		return 0
-	}
-	return e.Code()
+func refusedByHook(err error) bool {
+	return sqldialect.SQLiteCode(err) == sqldialect.SQLiteConstraint|2<<8
 }

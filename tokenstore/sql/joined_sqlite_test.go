@@ -9,6 +9,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // hooklessConnector makes connections of SQLite that cannot refuse commits.
@@ -34,7 +35,7 @@ func (c hooklessConnector) Connect(context.Context) (sqldriver.Conn, error) {
 
 // No handler runs on a driver that cannot refuse its commits.
 func TestJoinedOnSQLiteWithoutACommitHookIsUnavailable(t *testing.T) {
-	s := startOn(t, SQLite(), serviceParts{rewrite: func(p *pools) {
+	s := startOn(t, dialect.SQLite, serviceParts{rewrite: func(p *pools) {
 		plain := p.write.Driver()
 		_ = p.write.Close()
 		p.write = sql.OpenDB(hooklessConnector{plain, p.dsn})
@@ -90,7 +91,7 @@ func TestDriverWithACommitHookOfAnotherKindIsRefused(t *testing.T) {
 
 // A ping tells of a database that cannot be read, also while a handler has the connection for writing.
 func TestJoinedPingOnSQLiteTellsOfALostDatabase(t *testing.T) {
-	s := startOn(t, SQLite(), serviceParts{})
+	s := startOn(t, dialect.SQLite, serviceParts{})
 	finish := s.started("k1")
 	_ = s.pools.read.Close()
 	if err := s.joined.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {

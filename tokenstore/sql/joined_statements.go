@@ -37,17 +37,13 @@ type joinedForms struct {
 // second it has the place that it will have as completed. The update to completed then leaves the
 // indexes alone, which saves PostgreSQL a fifth of its work for the record.
 func newJoinedStatements(n names, f joinedForms) joinedStatements {
-	guarded := n.dialect != mysql // MySQL checks foreign keys at once
+	guarded := n.dialect.DeferredKeys // MySQL checks foreign keys at once
 	insert := "INSERT INTO {records} (" + joinedColumns + ", open_since) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, ?, ?, {clock})"
 	pending, completed := ", open_since = {clock}, expires = NULL", ", open_since = NULL, expires = {clock} + ?"
 	if guarded {
 		insert = "INSERT INTO {records} (" + joinedColumns + ", guard, expires) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, ?, ?, ?, {clock} + ?)"
 		pending = ", open_since = NULL, expires = {clock} + ?, guard = k"
 		completed = ", expires = CASE WHEN expires >= {clock} + ? THEN expires ELSE {clock} + ? END, guard = NULL"
-	}
-	forUpdate := " FOR UPDATE"
-	if n.dialect == sqlite { // a transaction has the whole file for itself
-		forUpdate = ""
 	}
 	return joinedStatements{
 		insert: n.sql(insert + " {once}"),
@@ -59,7 +55,7 @@ func newJoinedStatements(n names, f joinedForms) joinedStatements {
 			"key_expires = {clock} + ?, result_ttl = 0, key_ttl = 0" + completed + " WHERE k = ? AND nonce = ? AND state = 2" + f.ours + f.done),
 		intact: n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ? AND state = 2" + f.ours),
 		left:   n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ?"),
-		lock:   n.sql("SELECT k FROM {records} WHERE k = ?" + forUpdate),
+		lock:   n.sql("SELECT k FROM {records} WHERE k = ?" + n.dialect.ForUpdate),
 		clock:  n.sql("SELECT {clock}"),
 
 		bind:  n.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {clock}, {clock} + ?) {once}{durable}"),
@@ -86,7 +82,7 @@ func (j *Joined) insertArgs(p *pending) []any {
 	r := &p.req
 	args := []any{p.id[:], newRev(), r.Kind, text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(driver.JoinedDomain),
 		int64(p.next), r.Nonce[:], unsettled[:], []byte{}, []byte{}, wholeMicros(r.ResultTTL), wholeMicros(r.KeyTTL)}
-	if j.dialect == mysql {
+	if !j.dialect.DeferredKeys {
 		return args
 	}
 	return append(args, p.id[:], p.place())
@@ -97,7 +93,7 @@ func (j *Joined) updateArgs(p *pending, from *driver.Record) []any {
 	r, was := &p.req, &from.Attempt
 	args := []any{newRev(), text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(driver.JoinedDomain), int64(p.next), r.Nonce[:],
 		unsettled[:], []byte{}, []byte{}, wholeMicros(r.ResultTTL), wholeMicros(r.KeyTTL)}
-	if j.dialect != mysql {
+	if j.dialect.DeferredKeys {
 		args = append(args, p.place())
 	}
 	return append(args, p.id[:], from.State, int64(was.Number), text(was.Fence.Domain), int64(was.Fence.Token), was.Nonce[:])
@@ -120,7 +116,7 @@ type completion struct {
 // completeArgs are the arguments of complete, without those of done.
 func (t *joinedTx) completeArgs(c *completion) []any {
 	args := []any{newRev(), c.settlement[:], c.response, c.resultTTL, c.keyTTL, c.resultTTL}
-	if t.joined.dialect != mysql {
+	if t.joined.dialect.DeferredKeys {
 		args = append(args, c.resultTTL)
 	}
 	return append(args, t.id[:], t.attempt.Nonce[:])

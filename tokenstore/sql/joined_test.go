@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestJoinedPaymentCommitsWithItsRecord(t *testing.T) {
@@ -31,7 +32,7 @@ func TestJoinedKeyIsPendingUntilItsTransactionEnds(t *testing.T) {
 		finish := s.started("k1")
 		s.wantState("k1", driver.StatePending)
 		s.want(s.pay("k1"), refused(409, idem.CodeInProgress))
-		if s.backend.dialect != SQLite() { // there another instance cannot have the file
+		if s.backend.dialect != dialect.SQLite { // there another instance cannot have the file
 			other := startService(s.T, s.backend, serviceParts{pools: &s.pools})
 			other.wantState("k1", driver.StatePending)
 			other.want(other.pay("k1"), refused(409, idem.CodeInProgress))

@@ -15,11 +15,12 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // killTransaction ends the session of an open transaction, if there is one.
 func (s *service) killTransaction(ctx context.Context) {
-	if s.backend.dialect == PostgreSQL() {
+	if s.backend.dialect == dialect.PostgreSQL {
 		_, _ = s.pools.read.ExecContext(ctx, "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity "+
 			"WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) one")
 		return
@@ -153,14 +154,14 @@ var alone = []misuse{
 func TestJoinedMisuseNeverPaysTwice(t *testing.T) {
 	n, _ := kills(t, envKills, 8)
 	onEachService(t, serviceParts{}, func(s *service) {
-		if s.backend.dialect == SQLite() { // it pays one after the other
+		if s.backend.dialect == dialect.SQLite { // it pays one after the other
 			s.misuse(t, 4*n, false)
 			return
 		}
 		s.misuse(t, 10*n, false)
 	})
 	t.Run("SQLite, strict", func(t *testing.T) {
-		startOn(t, SQLite(), strictly(t, serviceParts{})).misuse(t, 4*n, true)
+		startOn(t, dialect.SQLite, strictly(t, serviceParts{})).misuse(t, 4*n, true)
 	})
 }
 
@@ -224,7 +225,7 @@ func (s *service) misuse(t *testing.T, keys int, strict bool) {
 	h := torture(s.T, services, func(n int) bool { return n < keys })
 	left.Wait()
 	h.check(s.T, s)
-	if s.backend.dialect == MySQL() {
+	if s.backend.dialect == dialect.MySQL {
 		s.wantCleanPool()
 	}
 }

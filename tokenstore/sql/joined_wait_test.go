@@ -17,6 +17,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // holdKey takes a key in a transaction that no advisory lock tells of.
@@ -37,7 +38,7 @@ func (s *service) holdKey(key string) *sql.Tx {
 func TestJoinedWinnerOfAWaitSeesWhatWasCommittedMeanwhile(t *testing.T) {
 	for name, level := range map[string]sql.IsolationLevel{"REPEATABLE READ": sql.LevelRepeatableRead, "SERIALIZABLE": sql.LevelSerializable, "left in the session": sql.LevelDefault} {
 		t.Run(name, func(t *testing.T) {
-			s := startOn(t, PostgreSQL(), serviceParts{joined: []JoinedOption{WithIsolation(level)}})
+			s := startOn(t, dialect.PostgreSQL, serviceParts{joined: []JoinedOption{WithIsolation(level)}})
 			if level == sql.LevelDefault {
 				s.leftBehind("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 			}
@@ -71,7 +72,7 @@ func TestJoinedWinnerOfAWaitSeesWhatWasCommittedMeanwhile(t *testing.T) {
 // 11. The wait for a key is finite, and its limit is not that of the handler's statements.
 func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
 	onEachService(t, serviceParts{engine: []idem.Option{idem.WithLockTimeout(300 * time.Millisecond)}}, func(s *service) {
-		limit := map[Dialect]string{PostgreSQL(): "SELECT current_setting('lock_timeout') || current_setting('statement_timeout')", SQLite(): "PRAGMA busy_timeout"}[s.backend.dialect]
+		limit := map[dialect.Dialect]string{dialect.PostgreSQL: "SELECT current_setting('lock_timeout') || current_setting('statement_timeout')", dialect.SQLite: "PRAGMA busy_timeout"}[s.backend.dialect]
 		if limit == "" {
 			limit = "SELECT @@innodb_lock_wait_timeout"
 		}
@@ -88,7 +89,7 @@ func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
 		if inside != before {
 			s.Errorf("the handler's limit is %q, want %q as outside", inside, before)
 		}
-		if s.backend.dialect == SQLite() {
+		if s.backend.dialect == dialect.SQLite {
 			return
 		}
 		holder := s.holdKey("k2")
@@ -101,7 +102,7 @@ func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
 
 // 11. The server's log stays quiet, and no advisory lock is left.
 func TestJoinedDuplicatesLeaveNoWarningAndNoLock(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	var mu sync.Mutex
 	var notices []string
 	other := startService(t, s.backend, serviceParts{pools: &s.pools, rewrite: func(p *pools) {
@@ -139,7 +140,7 @@ func TestJoinedDuplicatesLeaveNoWarningAndNoLock(t *testing.T) {
 // 12. Neither neighbours nor duplicates of a key block each other.
 func TestJoinedKeysDoNotBlockTheirNeighbours(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
-		if s.backend.dialect == SQLite() {
+		if s.backend.dialect == dialect.SQLite {
 			return // one writer at a time
 		}
 		finish := s.started("k0")
@@ -155,7 +156,7 @@ func TestJoinedKeysDoNotBlockTheirNeighbours(t *testing.T) {
 func TestJoinedDuplicatesAfterARollbackPayOnce(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		services := []*service{s}
-		if s.backend.dialect != SQLite() {
+		if s.backend.dialect != dialect.SQLite {
 			services = append(services, startService(s.T, s.backend, serviceParts{pools: &s.pools}), startService(s.T, s.backend, serviceParts{pools: &s.pools}))
 		}
 		for round := range 10 {
@@ -189,7 +190,7 @@ func TestJoinedDuplicatesAfterARollbackPayOnce(t *testing.T) {
 // 13. Handlers that want a connection of their own find one.
 func TestJoinedTransactionsLeaveAConnectionToOthers(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
-		if s.backend.dialect == SQLite() {
+		if s.backend.dialect == dialect.SQLite {
 			return
 		}
 		s.pools.write.SetMaxOpenConns(1)
@@ -217,7 +218,7 @@ func TestJoinedTransactionsLeaveAConnectionToOthers(t *testing.T) {
 }
 
 func TestJoinedSQLiteNeedsAPoolForReadingAndTheFileForItself(t *testing.T) {
-	s := startOn(t, SQLite(), serviceParts{})
+	s := startOn(t, dialect.SQLite, serviceParts{})
 	for name, store := range map[string]*Store{
 		"one pool":        s.backend.store(t, pools{write: s.pools.write, read: s.pools.write}, WithSoleProcess()),
 		"other processes": s.backend.store(t, s.pools),
@@ -232,7 +233,7 @@ func TestJoinedSQLiteNeedsAPoolForReadingAndTheFileForItself(t *testing.T) {
 func TestJoinedDecisionWaitsForAnOpenTransaction(t *testing.T) {
 	parts := serviceParts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }}
 	onEachService(t, parts, func(s *service) {
-		if s.backend.dialect == SQLite() {
+		if s.backend.dialect == dialect.SQLite {
 			return // no statement of a handler leaves an outcome in doubt there
 		}
 		s.with(s.inTx(func(_ *gin.Context, tx *sql.Tx) error {

@@ -22,7 +22,7 @@ func (b backend) behindProxy(tb testing.TB, p pools) (pools, *testserver.Proxy) 
 	tb.Helper()
 	var proxy *testserver.Proxy
 	var dsn, driver string
-	if b.dialect.d == postgres {
+	if b.kind() == postgres {
 		u, err := url.Parse(p.dsn)
 		if err != nil {
 			tb.Fatal(err)

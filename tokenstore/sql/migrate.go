@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // Facts about the tables, which [New], [Migrate] and [Store.Ping] report.
@@ -27,7 +29,7 @@ var (
 )
 
 // SchemaVersion is the version of the tables that this build works with.
-const SchemaVersion = 3
+const SchemaVersion = 1
 
 // mostMigrations bounds how often Migrate starts over because others use the tables.
 const mostMigrations = 10
@@ -41,13 +43,13 @@ const mostMigrations = 10
 // the payments behind it pass, and tries again 9 times.
 //
 // The error wraps ErrNewerSchema or ErrTablesInUse, or is one of the database.
-func Migrate(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) error {
-	cfg, err := newConfig(db, d.d, opts)
+func Migrate(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...Option) error {
+	cfg, err := newConfig(db, d, opts)
 	if err != nil {
 		return err
 	}
-	n := names{d.d, cfg.schema, cfg.prefix}
-	if version, err := n.version(ctx, db); err != nil || version == SchemaVersion {
+	n := cfg.names()
+	if version, err := n.version(ctx, db); err != nil || version == n.migrations().latest {
 		return n.explain(ctx, db, err)
 	}
 	conn, err := db.Conn(ctx)
@@ -59,7 +61,7 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) error {
 	for tries := 1; ; tries++ {
 		err := n.migrate(ctx, conn, cfg.tableWait)
 		switch {
-		case n.dialect.fault(err) == faultBusy:
+		case n.dialect.Fault(err) == sqldialect.Busy:
 			inUse = fmt.Errorf("%w: a transaction, a backup or a vacuum has held one for longer than %v, at each of %d tries: end it, or let "+
 				"the migration and all payments behind it wait longer (WithMigrationWait, --lock-timeout): %w", ErrTablesInUse, cfg.tableWait, tries, err)
 		case err != nil && ctx.Err() != nil && inUse != nil:
@@ -105,13 +107,13 @@ func (n names) runMigrations(ctx context.Context, conn *sql.Conn) error {
 	if err != nil {
 		return err
 	}
-	for version := have + 1; version <= SchemaVersion; version++ {
+	for version := have + 1; version <= n.migrations().latest; version++ {
 		statements, err := n.statements(version)
 		if err != nil {
 			return err
 		}
 		for _, s := range statements {
-			if _, err := conn.ExecContext(ctx, s); err != nil && n.dialect.fault(err) != faultThere && n.dialect.fault(err) != faultDuplicate {
+			if _, err := conn.ExecContext(ctx, s); err != nil && n.dialect.Fault(err) != sqldialect.There && n.dialect.Fault(err) != sqldialect.Duplicate {
 				line, _, _ := strings.Cut(s, "\n")
 				return fmt.Errorf("tokenstore/sql: migrate to version %d: %s: %w", version, line, err)
 			}
@@ -120,17 +122,17 @@ func (n names) runMigrations(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// lockedVersion is version within a migration. PostgreSQL refuses everything in a
+// lockedVersion is version within a migration. Some databases refuse everything in a
 // transaction after an error, so the first question may not fail.
 func (n names) lockedVersion(ctx context.Context, conn *sql.Conn) (int, error) {
 	const savepoint = "idem_version"
-	if n.dialect == postgres {
+	if n.dialect.FailsAsWhole {
 		if err := execAll(ctx, conn, []string{"SAVEPOINT " + savepoint}); err != nil {
 			return 0, fmt.Errorf("tokenstore/sql: migrate: %w", err)
 		}
 	}
 	version, err := n.version(ctx, conn)
-	if err == nil && version == 0 && n.dialect == postgres {
+	if err == nil && version == 0 && n.dialect.FailsAsWhole {
 		err = execAll(ctx, conn, []string{"ROLLBACK TO SAVEPOINT " + savepoint})
 	}
 	return version, err
@@ -153,12 +155,12 @@ func (n names) version(ctx context.Context, q querier) (int, error) {
 	var version int
 	err := q.QueryRowContext(ctx, n.sql("SELECT coalesce(max(version), 0) FROM {schema}")).Scan(&version)
 	switch {
-	case err != nil && n.dialect.fault(err) == faultNoTable:
+	case err != nil && n.dialect.Fault(err) == sqldialect.NoTable:
 		return 0, nil
 	case err != nil:
 		return 0, fmt.Errorf("tokenstore/sql: schema version: %w: %w", driver.ErrUnavailable, err)
-	case version > SchemaVersion:
-		return version, fmt.Errorf("%w: to version %d, and this build knows %d", ErrNewerSchema, version, SchemaVersion)
+	case version > n.migrations().latest:
+		return version, fmt.Errorf("%w: to version %d, and this build knows %d", ErrNewerSchema, version, n.migrations().latest)
 	}
 	return version, nil
 }
@@ -171,8 +173,8 @@ func (n names) check(ctx context.Context, q querier) error {
 		return err
 	case version == 0:
 		return fmt.Errorf("%w: there is no table %s", ErrNotMigrated, n.table("schema"))
-	case version < SchemaVersion:
-		return fmt.Errorf("%w: they have version %d, want %d", ErrNotMigrated, version, SchemaVersion)
+	case version < n.migrations().latest:
+		return fmt.Errorf("%w: they have version %d, want %d", ErrNotMigrated, version, n.migrations().latest)
 	}
 	return nil
 }

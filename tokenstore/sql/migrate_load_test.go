@@ -5,22 +5,40 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// onFirstVersion runs a test on tables of the first version with many records.
+// withNext has the migrations of a later build, which adds a column to the table of records.
+func withNext(t *testing.T, b backend) Option {
+	t.Helper()
+	first, err := migrationFiles.ReadFile(path.Join("migrations", b.kind().folder, "0001_records.sql"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := fstest.MapFS{
+		path.Join("migrations", b.kind().folder, "0001_records.sql"): {Data: first},
+		path.Join("migrations", b.kind().folder, "0002_later.sql"):   {Data: []byte("ALTER TABLE {records} ADD COLUMN later INT NOT NULL DEFAULT 0;\n")},
+	}
+	return func(c *config) { c.next = &migrations{files, SchemaVersion + 1} }
+}
+
+// onFirstVersion runs a test on tables of this build with many records.
 func onFirstVersion(t *testing.T, rows int, f func(t *testing.T, b backend, p pools)) {
 	t.Helper()
 	onEachServer(t, func(t *testing.T, b backend) {
-		p := b.fresh(t)
-		migrateTo(t, p, b.dialect, 1)
+		p := b.migrated(t)
 		mustExec(t, p.write, "CREATE TABLE payments (op BIGINT NOT NULL, amount BIGINT NOT NULL)")
 		from, key := "generate_series(1, %d) AS s(seq)", "decode(md5(seq::text) || md5(seq::text), 'hex')"
-		if b.dialect == MySQL() {
+		if b.dialect == dialect.MySQL {
 			from, key = "(WITH RECURSIVE s AS (SELECT 1 AS seq UNION ALL SELECT seq + 1 FROM s WHERE seq < %d) SELECT seq FROM s) AS s", "UNHEX(SHA2(seq, 256))"
 		}
 		insert := oldRecord(b, key, "seq") + " FROM " + fmt.Sprintf(from, rows)
@@ -43,14 +61,14 @@ func onFirstVersion(t *testing.T, rows int, f func(t *testing.T, b backend, p po
 	})
 }
 
-// oldRecord inserts completed records as an earlier build did, which knows no later column.
+// oldRecord inserts completed records as this build does, which knows no later column.
 func oldRecord(b backend, key, seq string) string {
-	return names{dialect: b.dialect.d, prefix: "idem_"}.sql("INSERT INTO {records} (k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement, repaired, " +
+	return names{dialect: b.kind(), prefix: "idem_"}.sql("INSERT INTO {records} (k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement, repaired, " +
 		"created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason, expires) " +
 		"SELECT " + key + ", 1, " + seq + ", 3, 0, 'pay', 'x', 1, 'joined', 1, 'n', 's', 0, 1, 1, 1, 4000000000000000, 4000000000000000, 0, '', '', 4000000000000000")
 }
 
-// payOld is a payment of an earlier build.
+// payOld is a payment of this build.
 func payOld(ctx context.Context, b backend, p pools, i int64) error {
 	tx, err := p.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -58,7 +76,7 @@ func payOld(ctx context.Context, b backend, p pools, i int64) error {
 	}
 	defer tx.Rollback()
 	key := fmt.Sprintf("decode('%064x', 'hex')", i)
-	if b.dialect == MySQL() {
+	if b.dialect == dialect.MySQL {
 		key = fmt.Sprintf("UNHEX('%064x')", i)
 	}
 	for _, statement := range []string{oldRecord(b, key, "1"), fmt.Sprintf("INSERT INTO payments (op, amount) VALUES (%d, 100)", i)} {
@@ -69,7 +87,7 @@ func payOld(ctx context.Context, b backend, p pools, i int64) error {
 	return tx.Commit()
 }
 
-// Instances of an earlier build pay while their full tables are migrated, and none of their payments fails.
+// Instances of this build pay while a later one migrates their full tables, and none of their payments fails.
 func TestPaymentsGoOnDuringAMigration(t *testing.T) {
 	const rows = 50_000
 	onFirstVersion(t, rows, func(t *testing.T, b backend, p pools) {
@@ -100,7 +118,7 @@ func TestPaymentsGoOnDuringAMigration(t *testing.T) {
 			})
 		}
 		begun.Wait()
-		if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+		if err := Migrate(t.Context(), p.write, b.dialect, withNext(t, b)); err != nil {
 			t.Errorf("Migrate() = %v, want <nil>", err)
 		}
 		close(migrated)
@@ -114,7 +132,7 @@ func TestPaymentsGoOnDuringAMigration(t *testing.T) {
 		if records != rows+payments || shown != records {
 			t.Errorf("%d records, %d of them in the view, and %d payments, want %d more records than payments", records, shown, payments, rows)
 		}
-		b.store(t, p)
+		b.store(t, p, withNext(t, b))
 	})
 }
 
@@ -134,9 +152,11 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 		limited, cancel := context.WithTimeout(t.Context(), 2*time.Second) // longer than the least wait of MySQL
 		defer cancel()
 		failed := make(chan error, 1)
-		go func() { failed <- Migrate(limited, p.write, b.dialect, WithMigrationWait(50*time.Millisecond)) }()
+		go func() {
+			failed <- Migrate(limited, p.write, b.dialect, withNext(t, b), WithMigrationWait(50*time.Millisecond))
+		}()
 		waiting := "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'idem_records'::regclass"
-		if b.dialect == MySQL() {
+		if b.dialect == dialect.MySQL {
 			waiting = "SELECT count(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%' AND db = database()"
 		}
 		for n = 0; n == 0; {
@@ -160,21 +180,33 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 		if err := long.Rollback(); err != nil {
 			t.Fatal(err)
 		}
-		if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+		if err := Migrate(t.Context(), p.write, b.dialect, withNext(t, b)); err != nil {
 			t.Fatalf("Migrate() after it = %v, want <nil>", err)
 		}
-		b.store(t, p)
+		b.store(t, p, withNext(t, b))
 	})
 }
 
-// Instances that run while the next version migrates stay ready. They do not start again.
+// Instances that run while the next version migrates stay ready. They do not start again. What is done is not
+// done again, and the migrations of this build are refused from then on.
 func TestRunningInstanceStaysReadyAfterAMigrationOfANewerBuild(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p)
-		mustExec(t, p.write, s.names.sql("INSERT INTO {schema} (version, applied) VALUES (99, 0)"))
+		plan, err := Plan(t.Context(), p.write, b.dialect, withNext(t, b))
+		if err != nil || plan.From != 1 || plan.To != 2 || !slices.Equal(plan.Changed, []string{"idem_records"}) || len(plan.Made) > 0 {
+			t.Errorf("Plan() of the next version = %+v, %v, want a change of the records", plan, err)
+		}
+		for range 2 {
+			if err := Migrate(t.Context(), p.write, b.dialect, withNext(t, b)); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if err := s.Ping(t.Context()); err != nil {
 			t.Errorf("Ping() = %v, want <nil>", err)
+		}
+		if err := Migrate(t.Context(), p.write, b.dialect); !errors.Is(err, ErrNewerSchema) {
+			t.Errorf("Migrate() of this build = %v, want %v", err, ErrNewerSchema)
 		}
 	})
 }

@@ -1,18 +1,35 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
 	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 //go:embed migrations
 var migrationFiles embed.FS
+
+// migrations are the files that make the tables, a folder for each database, and a file in it for each version.
+type migrations struct {
+	files  fs.FS
+	latest int
+}
+
+func (n names) migrations() migrations {
+	if n.next != nil {
+		return *n.next
+	}
+	return migrations{migrationFiles, SchemaVersion}
+}
 
 // MigrationPlan is what [Migrate] does to tables.
 type MigrationPlan struct {
@@ -25,12 +42,12 @@ type MigrationPlan struct {
 
 // Plan returns what Migrate would do now, and changes nothing. The error wraps ErrNewerSchema, or is one
 // of the database.
-func Plan(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (MigrationPlan, error) {
-	cfg, err := newConfig(db, d.d, opts)
+func Plan(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...Option) (MigrationPlan, error) {
+	cfg, err := newConfig(db, d, opts)
 	if err != nil {
 		return MigrationPlan{}, err
 	}
-	n := names{d.d, cfg.schema, cfg.prefix}
+	n := cfg.names()
 	version, err := n.version(ctx, db)
 	if err != nil {
 		return MigrationPlan{}, n.explain(ctx, db, err)
@@ -39,17 +56,18 @@ func Plan(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (Migration
 }
 
 // PlanFrom is Plan for tables of a version, without a database.
-func PlanFrom(version int, d Dialect, opts ...Option) (MigrationPlan, error) {
-	cfg, err := configOf(d.d, opts)
+func PlanFrom(version int, d dialect.Dialect, opts ...Option) (MigrationPlan, error) {
+	cfg, err := configOf(d, opts)
 	if err != nil {
 		return MigrationPlan{}, err
 	}
-	if version < 0 || version > SchemaVersion {
-		return MigrationPlan{}, fmt.Errorf("tokenstore/sql: plan from version %d, want 0 to %d", version, SchemaVersion)
+	n := cfg.names()
+	latest := n.migrations().latest
+	if version < 0 || version > latest {
+		return MigrationPlan{}, fmt.Errorf("tokenstore/sql: plan from version %d, want 0 to %d", version, latest)
 	}
-	n := names{d.d, cfg.schema, cfg.prefix}
-	p := MigrationPlan{From: version, To: SchemaVersion}
-	for v := version + 1; v <= SchemaVersion; v++ {
+	p := MigrationPlan{From: version, To: latest}
+	for v := version + 1; v <= latest; v++ {
 		statements, err := n.statements(v)
 		if err != nil {
 			return p, err
@@ -88,7 +106,7 @@ func (p *MigrationPlan) named() {
 // statement by itself.
 func (n names) statements(version int) ([]string, error) {
 	folder := path.Join("migrations", n.dialect.folder)
-	entries, err := migrationFiles.ReadDir(folder)
+	entries, err := fs.ReadDir(n.migrations().files, folder)
 	if err != nil {
 		return nil, err
 	}
@@ -97,18 +115,15 @@ func (n names) statements(version int) ([]string, error) {
 		if i, err := strconv.Atoi(number); err != nil || i != version {
 			continue
 		}
-		text, err := migrationFiles.ReadFile(path.Join(folder, e.Name()))
+		text, err := fs.ReadFile(n.migrations().files, path.Join(folder, e.Name()))
 		if err != nil {
 			return nil, err
 		}
-		clock := "{clock}"
-		if n.dialect == sqlite { // a printed migration may run in a program that is older than the clock
-			clock = "coalesce({clock}, CAST(strftime('%s', 'now') AS INTEGER) * 1000000)"
-		}
+		clock := cmp.Or(n.dialect.printedClock, "{clock}")
 		note := n.sql("INSERT INTO {schema} (version, applied) VALUES (" + strconv.Itoa(version) + ", " + clock + ")")
 		return append(splitStatements(n.sql(string(text)), n.dialect.commentsStay), note), nil
 	}
-	return nil, fmt.Errorf("tokenstore/sql: no migration %d for %s", version, n.dialect.name)
+	return nil, fmt.Errorf("tokenstore/sql: no migration %d for %s", version, n.dialect.Name)
 }
 
 // splitStatements splits a file at the semicolons that end a line, except between two $$. It leaves out comments,

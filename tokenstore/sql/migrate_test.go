@@ -10,7 +10,7 @@ import (
 func TestMigrate(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.fresh(t)
-		n := names{dialect: b.dialect.d, prefix: "idem_"}
+		n := names{dialect: b.kind(), prefix: "idem_"}
 		_, err := New(t.Context(), p.write, b.dialect, WithReadPool(p.read))
 		if !errors.Is(err, ErrNotMigrated) || !strings.Contains(err.Error(), "there is no table") {
 			t.Errorf("New() before Migrate = %v, want %v", err, ErrNotMigrated)
@@ -76,11 +76,11 @@ func TestNamesOfTables(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.fresh(t)
 		opts := []Option{WithTablePrefix("Payments_")}
-		if b.dialect.d.schemas {
+		if b.kind().Schemas {
 			schema := freshName(t)
 			mustExec(t, p.write, "CREATE SCHEMA "+schema)
 			t.Cleanup(func() {
-				if b.dialect.d == mysql { // the others are in the test's database
+				if b.kind() == mysql { // the others are in the test's database
 					mustExec(t, p.write, "DROP SCHEMA "+schema)
 				}
 			})

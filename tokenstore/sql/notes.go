@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // RetireDomain records that a lock domain is dead. The store keeps the first decision. The
@@ -63,7 +64,7 @@ func (s *Store) NoteFence(ctx context.Context, f driver.Fence) error {
 func (s *Store) raiseFence(ctx context.Context, name string, token int64) (raised bool, err error) {
 	for range mostTries {
 		res, err := s.db.ExecContext(ctx, s.statements.raiseFence, token, name, token)
-		if s.dialect.fault(err) == faultConflict { // at SERIALIZABLE
+		if s.dialect.Fault(err) == sqldialect.Conflict { // at SERIALIZABLE
 			continue
 		}
 		if err != nil {
@@ -105,7 +106,7 @@ func (s *Store) Sealed(ctx context.Context) (bool, error) {
 // note inserts a row once. A row that is there already stays.
 func (s *Store) note(ctx context.Context, q querier, method, statement string, args ...any) error {
 	_, err := q.ExecContext(ctx, statement, args...)
-	if s.dialect.fault(err) == faultDuplicate {
+	if s.dialect.Fault(err) == sqldialect.Duplicate {
 		return nil
 	}
 	return s.failed(method, err)
@@ -126,20 +127,17 @@ func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 	return timeOf(now), s.failed("clock", err)
 }
 
-// Decided is a person's decision about an attempt.
-type Decided = driver.Decided
-
 // Decisions lists people's decisions about a key, newest first. Their times keep that order. They
 // outlive the record and its next attempt, unlike the decision in the record. Decisions of resolver, engine, marker
 // and sweeper are not kept. The error wraps driver.ErrUnavailable.
-func (s *Store) Decisions(ctx context.Context, id driver.KeyID) (list []Decided, err error) {
+func (s *Store) Decisions(ctx context.Context, id driver.KeyID) (list []driver.Decided, err error) {
 	rows, err := s.read.QueryContext(ctx, s.statements.decisions, id[:])
 	if err != nil {
 		return nil, s.failed("decisions", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var d Decided
+		var d driver.Decided
 		var at, attempt, state int64
 		var by, reason []byte
 		if err := rows.Scan(&at, &attempt, &state, &by, &reason); err != nil {
@@ -171,7 +169,7 @@ func (s *Store) replaceDecided(ctx context.Context, method string, id driver.Key
 		return false, err
 	}
 	err = tx.Commit()
-	if s.dialect.fault(err) == faultConflict {
+	if s.dialect.Fault(err) == sqldialect.Conflict {
 		return false, nil
 	}
 	return err == nil, s.failed(method, err)

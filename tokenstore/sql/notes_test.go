@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestDecisions(t *testing.T) {
@@ -127,7 +128,7 @@ func TestWithReadOnly(t *testing.T) {
 }
 
 func TestVisibility(t *testing.T) {
-	b := backend{"SQLite", SQLite(), freshSQLite}
+	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	if v := b.store(t, p).Visibility(); v != driver.VisibilityShared {
 		t.Errorf("Visibility() = %v, want %v", v, driver.VisibilityShared)
@@ -140,17 +141,17 @@ func TestVisibility(t *testing.T) {
 func TestWrongOptions(t *testing.T) {
 	db := freshSQLite(t).write
 	for name, tt := range map[string]struct {
-		dialect Dialect
+		dialect dialect.Dialect
 		opts    []Option
 		want    string
 	}{
-		"no dialect":          {Dialect{}, nil, "use PostgreSQL()"},
-		"a schema in SQLite":  {SQLite(), []Option{WithSchema("x")}, "no schemas"},
-		"a quote in a schema": {PostgreSQL(), []Option{WithSchema(`x"; DROP TABLE y; --`)}, "letters, digits and underscores"},
-		"a quote in a prefix": {MySQL(), []Option{WithTablePrefix("x`")}, "letters, digits and underscores"},
-		"a long prefix":       {PostgreSQL(), []Option{WithTablePrefix(strings.Repeat("x", 48))}, "at most 47"},
-		"no prefix":           {PostgreSQL(), []Option{WithTablePrefix("")}, "letters"},
-		"expiry":              {PostgreSQL(), []Option{WithExpiry(-1)}, "0 or more"},
+		"no dialect":          {"", nil, "such as dialect.PostgreSQL"},
+		"a schema in SQLite":  {dialect.SQLite, []Option{WithSchema("x")}, "no schemas"},
+		"a quote in a schema": {dialect.PostgreSQL, []Option{WithSchema(`x"; DROP TABLE y; --`)}, "letters, digits and underscores"},
+		"a quote in a prefix": {dialect.MySQL, []Option{WithTablePrefix("x`")}, "letters, digits and underscores"},
+		"a long prefix":       {dialect.PostgreSQL, []Option{WithTablePrefix(strings.Repeat("x", 48))}, "at most 47"},
+		"no prefix":           {dialect.PostgreSQL, []Option{WithTablePrefix("")}, "letters"},
+		"expiry":              {dialect.PostgreSQL, []Option{WithExpiry(-1)}, "0 or more"},
 	} {
 		if _, err := New(t.Context(), db, tt.dialect, tt.opts...); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: New() = %v, want %q", name, err, tt.want)
@@ -159,15 +160,15 @@ func TestWrongOptions(t *testing.T) {
 			t.Errorf("%s: Migrate() = %v, want %q", name, err, tt.want)
 		}
 	}
-	if _, err := New(t.Context(), nil, SQLite()); err == nil {
+	if _, err := New(t.Context(), nil, dialect.SQLite); err == nil {
 		t.Error("New() without a database = <nil>")
 	}
 	for n, ok := range map[int]bool{63: true, 64: false} {
-		if _, err := newConfig(db, postgres, []Option{WithSchema(strings.Repeat("x", n))}); (err == nil) != ok {
+		if _, err := newConfig(db, dialect.PostgreSQL, []Option{WithSchema(strings.Repeat("x", n))}); (err == nil) != ok {
 			t.Errorf("a schema of %d letters: %v, want it taken: %t", n, err, ok)
 		}
 	}
-	if _, err := newConfig(db, postgres, []Option{WithTablePrefix(strings.Repeat("x", 47))}); err != nil {
+	if _, err := newConfig(db, dialect.PostgreSQL, []Option{WithTablePrefix(strings.Repeat("x", 47))}); err != nil {
 		t.Errorf("a prefix of 47 letters: %v, want <nil>", err)
 	}
 }

@@ -1,21 +1,22 @@
 package sqlstore
 
 import (
-	"context"
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// Option configures [New] and [Migrate].
+// Option configures [New] and [Migrate]. A nil option is ignored.
 type Option func(*config)
 
 type config struct {
+	kind           *kind
 	schema, prefix string
 	read           *sql.DB
 	readOnly       bool
@@ -23,8 +24,8 @@ type config struct {
 	expireEvery    time.Duration
 	log            *slog.Logger
 	tableWait      time.Duration
-	expiryFailed   func(context.Context, error)
 	wall           func() time.Time // tests set it
+	next           *migrations      // of names
 }
 
 // WithSchema keeps the tables in a schema of PostgreSQL or in a database of MySQL. The schema
@@ -52,7 +53,8 @@ func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 func WithSoleProcess() Option { return func(c *config) { c.visibility = driver.VisibilityProcess } }
 
 // WithExpiry sets how often the store removes records whose time is over, in the background.
-// Every minute by default. 0 turns it off, and the caller calls [Store.Expire].
+// Every minute by default. If it fails, it logs a warning, and the table grows until that is mended. 0
+// turns it off, and the caller calls [Store.Expire], which returns the error.
 func WithExpiry(every time.Duration) Option { return func(c *config) { c.expireEvery = every } }
 
 // WithMigrationWait sets how long a statement of [Migrate] waits for a table that others use. On
@@ -60,21 +62,13 @@ func WithExpiry(every time.Duration) Option { return func(c *config) { c.expireE
 // and MariaDB round it up to whole seconds. It has to be longer than the transactions of handlers.
 func WithMigrationWait(most time.Duration) Option { return func(c *config) { c.tableWait = most } }
 
-// WithExpiryFailed calls f when the store could not remove expired records in the background. The
-// table grows until that is mended. The store logs the error too.
-func WithExpiryFailed(f func(context.Context, error)) Option {
-	return func(c *config) { c.expiryFailed = f }
-}
-
 // WithLogger sets the logger for warnings. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
 // longestTable is the longest name of a table or an index without its prefix.
 const longestTable = len("bindings_expires")
 
-var goodName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-func newConfig(db *sql.DB, d *dialect, opts []Option) (config, error) {
+func newConfig(db *sql.DB, d dialect.Dialect, opts []Option) (config, error) {
 	if db == nil {
 		return config{}, errors.New("tokenstore/sql: no database")
 	}
@@ -86,10 +80,10 @@ func newConfig(db *sql.DB, d *dialect, opts []Option) (config, error) {
 }
 
 // configOf is a config without a database.
-func configOf(d *dialect, opts []Option) (config, error) {
-	c := config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), wall: time.Now, tableWait: time.Second}
-	if d == nil {
-		return c, errors.New("tokenstore/sql: no dialect: use PostgreSQL(), MySQL() or SQLite()")
+func configOf(d dialect.Dialect, opts []Option) (c config, err error) {
+	c = config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), wall: time.Now, tableWait: time.Second}
+	if c.kind, err = kindOf(d); err != nil {
+		return c, err
 	}
 	for _, opt := range opts {
 		if opt != nil {
@@ -99,13 +93,10 @@ func configOf(d *dialect, opts []Option) (config, error) {
 	if c.log == nil {
 		c.log = slog.Default()
 	}
+	err = cmp.Or(c.kind.CheckSchema(c.schema), c.kind.CheckName("table prefix", c.prefix, longestTable))
 	switch {
-	case c.schema != "" && !d.schemas:
-		return c, fmt.Errorf("tokenstore/sql: %s has no schemas: leave out WithSchema", d.name)
-	case c.schema != "" && (!goodName.MatchString(c.schema) || len(c.schema) > d.longest):
-		return c, fmt.Errorf("tokenstore/sql: schema %q: want letters, digits and underscores, at most %d", c.schema, d.longest)
-	case !goodName.MatchString(c.prefix) || len(c.prefix) > d.longest-longestTable:
-		return c, fmt.Errorf("tokenstore/sql: table prefix %q: want letters, digits and underscores, at most %d", c.prefix, d.longest-longestTable)
+	case err != nil:
+		return c, fmt.Errorf("tokenstore/sql: %w", err)
 	case c.tableWait <= 0:
 		return c, fmt.Errorf("tokenstore/sql: migration wait %v, want more than 0", c.tableWait)
 	case c.expireEvery < 0:
@@ -113,3 +104,6 @@ func configOf(d *dialect, opts []Option) (config, error) {
 	}
 	return c, nil
 }
+
+// names are those of the tables.
+func (c *config) names() names { return names{c.kind, c.schema, c.prefix, c.next} }

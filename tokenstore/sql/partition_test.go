@@ -7,6 +7,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // partitioning returns the statements in docs/sql.md that partition the table of records.
@@ -18,7 +19,7 @@ func partitioning(t *testing.T, b backend) string {
 	}
 	_, section, _ := strings.Cut(string(page), "### Partitions\n")
 	for block := range strings.SplitSeq(section, "```sql\n") {
-		if text, _, _ := strings.Cut(block, "```"); strings.HasPrefix(text, "-- "+b.dialect.String()) {
+		if text, _, _ := strings.Cut(block, "```"); strings.HasPrefix(text, "-- "+string(b.dialect)) {
 			return text
 		}
 	}
@@ -76,11 +77,11 @@ func TestPartitionedTable(t *testing.T) {
 // Migrations of later versions run on a partitioned table, too.
 func TestPartitionedTableIsMigrated(t *testing.T) {
 	onFirstVersion(t, 100, func(t *testing.T, b backend, p pools) {
-		if b.dialect == PostgreSQL() { // the view of the page comes with a later version
+		if b.dialect == dialect.PostgreSQL { // the view of the page comes with a later version
 			mustExec(t, p.write, "CREATE VIEW idem_readable AS SELECT k FROM idem_records")
 		}
 		partition(t, b, p)
-		if b.dialect == PostgreSQL() {
+		if b.dialect == dialect.PostgreSQL {
 			mustExec(t, p.write, "DROP VIEW idem_readable")
 		}
 		if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
@@ -91,7 +92,7 @@ func TestPartitionedTableIsMigrated(t *testing.T) {
 		if err := p.read.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_readable").Scan(&n); n != 100 || err != nil {
 			t.Errorf("%d records after the migration, %v, want 100", n, err)
 		}
-		if b.dialect != PostgreSQL() {
+		if b.dialect != dialect.PostgreSQL {
 			return
 		}
 		if err := p.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_partition_tree('idem_records') t JOIN pg_class c ON c.oid = t.relid "+

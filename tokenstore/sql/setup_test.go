@@ -21,6 +21,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestMain(m *testing.M) {
@@ -37,10 +38,12 @@ func TestMain(m *testing.M) {
 // backend is a database on which a test runs.
 type backend struct {
 	name    string
-	dialect Dialect
+	dialect dialect.Dialect
 	// fresh returns the pools of an empty database, which is removed at the end of the test.
 	fresh func(tb testing.TB) pools
 }
+
+func (b backend) kind() *kind { return kinds[b.dialect] }
 
 // pools are the connections to a database.
 type pools struct {
@@ -52,16 +55,16 @@ type pools struct {
 // run here.
 func backends() []backend {
 	return []backend{
-		{"PostgreSQL", PostgreSQL(), freshPostgres},
-		{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMariaDB(tb)) }},
-		{"MySQL", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMySQL(tb)) }},
-		{"SQLite", SQLite(), freshSQLite},
+		{"PostgreSQL", dialect.PostgreSQL, freshPostgres},
+		{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMariaDB(tb)) }},
+		{"MySQL", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMySQL(tb)) }},
+		{"SQLite", dialect.SQLite, freshSQLite},
 	}
 }
 
 // throughPgBouncer is PostgreSQL behind a pooler that gives each transaction another session. Its
 // databases are new, because the pooler keeps connections to those of earlier tests.
-var throughPgBouncer = backend{"PgBouncer", PostgreSQL(), func(tb testing.TB) pools {
+var throughPgBouncer = backend{"PgBouncer", dialect.PostgreSQL, func(tb testing.TB) pools {
 	tb.Helper()
 	name := makePostgres(tb)
 	tb.Cleanup(func() { dropPostgres(tb, name) })
@@ -85,7 +88,7 @@ func onEach(t *testing.T, f func(t *testing.T, b backend)) {
 func onEachServer(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
 	for _, b := range backends() {
-		if b.dialect.d != sqlite {
+		if !b.kind().File {
 			b.run(t, f)
 		}
 	}
@@ -112,7 +115,7 @@ func onOwnServers(t *testing.T, f func(t *testing.T, server ownServer, b backend
 	t.Helper()
 	t.Run("PostgreSQL", func(t *testing.T) {
 		server := testserver.StartPostgres(t)
-		f(t, server, backend{"PostgreSQL", PostgreSQL(), func(tb testing.TB) pools {
+		f(t, server, backend{"PostgreSQL", dialect.PostgreSQL, func(tb testing.TB) pools {
 			tb.Helper()
 			db := open(tb, "pgx", server.URL())
 			return pools{db, db, server.URL()}
@@ -121,7 +124,7 @@ func onOwnServers(t *testing.T, f func(t *testing.T, server ownServer, b backend
 	for name, start := range map[string]func(testing.TB, ...string) *testserver.MariaDB{"MariaDB": testserver.StartMariaDB, "MySQL": testserver.StartMySQL} {
 		t.Run(name, func(t *testing.T) {
 			server := start(t)
-			f(t, server, backend{name, MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }})
+			f(t, server, backend{name, dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }})
 		})
 	}
 }

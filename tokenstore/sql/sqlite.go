@@ -2,31 +2,23 @@ package sqlstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 
-	"github.com/idemkeeper/idemkeeper/internal/sqlserver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// SQLite is the dialect of SQLite 3.42 or later. It works with every driver whose errors
-// have a method Code() int, such as modernc.org/sqlite. [SQLiteDSN] has the settings that
-// each connection needs.
-func SQLite() Dialect { return Dialect{sqlite} }
-
-var sqlite = &dialect{
-	name: sqlserver.SQLite, folder: "sqlite", quote: `"`, longest: 63,
-	// SQLite's clock counts milliseconds.
-	clock:          "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
-	once:           "ON CONFLICT DO NOTHING",
-	fault:          sqliteFault,
-	spoken:         func(err error) bool { return sqliteCode(err) != 0 },
+var sqlite = &kind{
+	Dialect:        sqldialect.Of(dialect.SQLite),
 	check:          sqliteCheck,
+	folder:         "sqlite",
 	beginMigration: []string{"BEGIN IMMEDIATE"},
 	endMigration:   []string{"COMMIT"},
 	undoMigration:  []string{"ROLLBACK"},
 	commentsStay:   true,
+	printedClock:   "coalesce({clock}, CAST(strftime('%s', 'now') AS INTEGER) * 1000000)",
+	join:           newSQLiteGuard,
 }
 
 // SQLiteDSN returns two data source names of a file for modernc.org/sqlite, one for the pool
@@ -46,38 +38,6 @@ func SQLiteDSN(file string) (write, read string) {
 	w := url.Values{"_txlock": {"immediate"}, "_pragma": append(pragmas, "journal_mode(WAL)")}
 	r := url.Values{"_pragma": append(pragmas[:1:1], "query_only(1)")}
 	return name + "?" + w.Encode(), name + "?" + r.Encode()
-}
-
-// sqliteFault reads the primary result code (SQLite, "Result and Error Codes").
-func sqliteFault(err error) fault {
-	e, ok := errors.AsType[interface {
-		error
-		Code() int
-	}](err)
-	if !ok {
-		return faultOther
-	}
-	switch code := e.Code(); code & 0xff {
-	case 5, 6: // SQLITE_BUSY, SQLITE_LOCKED
-		const snapshot = 5 | 2<<8 // SQLITE_BUSY_SNAPSHOT
-		if code == snapshot {
-			return faultConflict
-		}
-		return faultBusy
-	case 1: // SQLITE_ERROR
-		if text := err.Error(); strings.Contains(text, "no such table") || strings.Contains(text, "no such column") {
-			return faultNoTable
-		}
-	case 8, 13: // SQLITE_READONLY, SQLITE_FULL
-		return faultReadOnly
-	case 18: // SQLITE_TOOBIG
-		return faultTooBig
-	case 19: // SQLITE_CONSTRAINT
-		if code == 19|6<<8 || code == 19|8<<8 { // PRIMARYKEY, UNIQUE
-			return faultDuplicate
-		}
-	}
-	return faultOther
 }
 
 // sqliteCheck refuses settings that would lose a record in a crash, or let a pending record

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 var _ driver.Store = (*Store)(nil)
@@ -18,7 +20,7 @@ var _ driver.Store = (*Store)(nil)
 type Store struct {
 	db      *sql.DB // for writing
 	read    *sql.DB // for reading; the same one, or another pool of the same database
-	dialect *dialect
+	dialect *kind
 	names   names
 	config  config
 	log     *slog.Logger
@@ -49,14 +51,14 @@ var (
 // New returns a store in a database whose tables [Migrate] has made. The caller closes the
 // store, and then the database.
 //
-// The error wraps ErrNotMigrated, ErrNewerSchema, ErrRights with all the rights that are missing, ErrWrongDialect, or
+// The error wraps ErrNotMigrated, ErrNewerSchema, ErrRights with all the rights that are missing, dialect.ErrWrong, or
 // driver.ErrUnavailable if the database cannot be reached. New refuses connections whose settings would lose records.
-func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, error) {
-	cfg, err := newConfig(db, d.d, opts)
+func New(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...Option) (*Store, error) {
+	cfg, err := newConfig(db, d, opts)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, read: cfg.read, dialect: d.d, names: names{d.d, cfg.schema, cfg.prefix}, config: cfg, log: cfg.log}
+	s := &Store{db: db, read: cfg.read, dialect: cfg.kind, names: cfg.names(), config: cfg, log: cfg.log}
 	if err := s.start(ctx); err != nil {
 		if errors.Is(err, errSetting) || errors.Is(err, ErrNotMigrated) || errors.Is(err, ErrNewerSchema) || errors.Is(err, ErrRights) {
 			return nil, err
@@ -77,7 +79,7 @@ func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, er
 // start asks the database what the store needs to know, and whether it is fit.
 func (s *Store) start(ctx context.Context) error {
 	schema := s.names.check(ctx, s.read)
-	if schema != nil && s.dialect.fault(schema) != faultDenied && !errors.Is(schema, ErrNotMigrated) {
+	if schema != nil && s.dialect.Fault(schema) != sqldialect.Denied && !errors.Is(schema, ErrNotMigrated) {
 		return schema
 	}
 	if err := s.names.find(ctx, s.read); err != nil {

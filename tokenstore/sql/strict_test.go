@@ -12,6 +12,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // strictly opens the pool of a service with [Strict].
@@ -37,12 +39,12 @@ func strictly(tb testing.TB, p serviceParts) serviceParts {
 }
 
 // failing are statements that fail in different ways, by dialect where it matters.
-func failing(d Dialect) map[string]func(ctx context.Context, tx *sql.Tx) error {
+func failing(d dialect.Dialect) map[string]func(ctx context.Context, tx *sql.Tx) error {
 	late := "SELECT 1 / (3 - x) FROM generate_series(1, 5) x" // the first rows are there
 	switch d {
-	case MySQL():
+	case dialect.MySQL:
 		late = "SELECT EXP(x) FROM (SELECT 1 AS x UNION ALL SELECT 2 UNION ALL SELECT 10000) t"
-	case SQLite():
+	case dialect.SQLite:
 		late = "WITH t(x) AS (VALUES (1), (2), (-9223372036854775808)) SELECT abs(x) FROM t"
 	}
 	return map[string]func(ctx context.Context, tx *sql.Tx) error{
@@ -104,7 +106,7 @@ func TestStrictPaymentDoesNotCommitWithoutAStatementThatHasFailed(t *testing.T) 
 			s.want(s.pay(name), answer{status: 402, body: "paid"})
 		}
 		s.wantNothingOpen("after the failures")
-		if s.backend.dialect == MySQL() {
+		if s.backend.dialect == dialect.MySQL {
 			s.wantCleanPool()
 		}
 	})
@@ -116,7 +118,7 @@ func TestStrictLockTimeoutIsNotIgnored(t *testing.T) {
 		mustExec(s, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
 		mustExec(s, s.pools.write, "INSERT INTO accounts VALUES (1, 100)")
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			if err := lockTimeout(s, tx); mysqlNumber(err) != 1205 {
+			if err := lockTimeout(s, tx); sqldialect.MySQLNumber(err) != 1205 {
 				s.Errorf("the debit = %v, want a lock time-out", err)
 			}
 			_ = s.insert(c, tx)
@@ -179,7 +181,7 @@ func TestStrictGoesOnFromASavepoint(t *testing.T) {
 // Only the transactions of joined mode are strict. The same connection is an ordinary one before and after.
 func TestStrictLeavesOtherTransactionsAlone(t *testing.T) {
 	onEachService(t, strictly(t, serviceParts{pool: 2}), func(s *service) {
-		if s.backend.dialect == PostgreSQL() {
+		if s.backend.dialect == dialect.PostgreSQL {
 			return // the server itself is strict
 		}
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
@@ -213,9 +215,9 @@ func TestStrictHandlerThatHasEndedItsTransactionWritesNothing(t *testing.T) {
 	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
 		ends := []string{"ROLLBACK", "COMMIT"}
 		switch s.backend.dialect {
-		case SQLite():
+		case dialect.SQLite:
 			return // the commit hook refuses its COMMIT, and what it writes after ROLLBACK
-		case MySQL():
+		case dialect.MySQL:
 			ends = append(ends, " begin ;", "Start\nTransaction READ WRITE", "COMMIT AND CHAIN", "SET autocommit=1", "SET @@session.autocommit = 1")
 		}
 		for n, end := range ends {

@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestMain(m *testing.M) { paytest.Main(m, nil) }
@@ -103,7 +104,7 @@ func setup(t *testing.T) (s *paytest.Suite, before http.Handler, protect func(ht
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(8)
-	engine, err := sqlstore.Join(t.Context(), db, sqlstore.PostgreSQL())
+	engine, err := sqlstore.Join(t.Context(), db, dialect.PostgreSQL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestJoinedWantsAStoreAndAPool(t *testing.T) {
@@ -36,7 +37,7 @@ func TestTransactionOfAnotherDriverIsRefused(t *testing.T) {
 	db := stdlib.OpenDBFromPool(l.pool)
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(3)
-	l.engine, err = sqlstore.Join(t.Context(), db, sqlstore.PostgreSQL())
+	l.engine, err = sqlstore.Join(t.Context(), db, dialect.PostgreSQL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 	pgxstore "github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx"
 )
 
 // A service makes its engine on a pool, and a handler pays in the joined transaction.
 func ExampleJoined() {
 	newEngine := func(ctx context.Context, pool *pgxpool.Pool) (*idem.Engine, error) {
-		store, err := sqlstore.New(ctx, stdlib.OpenDBFromPool(pool), sqlstore.PostgreSQL())
+		store, err := sqlstore.New(ctx, stdlib.OpenDBFromPool(pool), dialect.PostgreSQL)
 		if err != nil {
 			return nil, err
 		}

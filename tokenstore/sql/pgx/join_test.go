@@ -18,6 +18,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // closed counts how often it was closed.
@@ -33,7 +34,7 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	reading := stdlib.OpenDBFromPool(l.pool)
 	defer reading.Close()
 	where := []sqlstore.Option{sqlstore.WithSchema("elsewhere"), sqlstore.WithTablePrefix("own_")}
-	if err := sqlstore.Migrate(ctx, reading, sqlstore.PostgreSQL(), where...); err != nil {
+	if err := sqlstore.Migrate(ctx, reading, dialect.PostgreSQL, where...); err != nil {
 		t.Fatal(err)
 	}
 	reads := func() int64 { return l.pool.Stat().AcquireCount() }
@@ -42,7 +43,7 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	var events []telemetry.EventType
 	var closer closed
 	engine, err := Join(ctx, l.through.pool, where[0], where[1], nil,
-		sqlstore.WithReadPool(reading), sqlstore.WithExpiry(time.Hour), sqlstore.WithExpiryFailed(func(context.Context, error) {}), sqlstore.WithMigrationWait(time.Minute),
+		sqlstore.WithReadPool(reading), sqlstore.WithExpiry(time.Hour), sqlstore.WithMigrationWait(time.Minute),
 		sqlstore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
 		sqlstore.WithIsolation(sql.LevelSerializable), sqlstore.WithIdleLimit(90*time.Second), sqlstore.WithTransactionPooler(),
 		idem.WithObserver(func(_ context.Context, ev telemetry.Event) { events = append(events, ev.Type) }),
@@ -146,7 +147,7 @@ func TestAnotherSessionAfterATransactionIsAPooler(t *testing.T) {
 	db := stdlib.OpenDBFromPool(l.pool)
 	defer db.Close()
 	var log bytes.Buffer
-	store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL(), sqlstore.WithExpiry(0), sqlstore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	store, err := sqlstore.New(ctx, db, dialect.PostgreSQL, sqlstore.WithExpiry(0), sqlstore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // ErrHandlerEnded says that a handler called Commit of its transaction, or has ended it by a statement and
@@ -37,7 +38,7 @@ func Join(ctx context.Context, pool *pgxpool.Pool, opts ...sqlstore.JoinOption) 
 		return nil, errors.New("tokenstore/sql/pgx: Join needs a pool")
 	}
 	db := stdlib.OpenDBFromPool(pool) // its connections are those of the pool
-	engine, err := sqlstore.JoinOver(ctx, db, sqlstore.PostgreSQL(), func(store *sqlstore.Store, opts ...sqlstore.JoinedOption) (*sqlstore.Joined, error) {
+	engine, err := sqlstore.JoinOver(ctx, db, dialect.PostgreSQL, func(store *sqlstore.Store, opts ...sqlstore.JoinedOption) (*sqlstore.Joined, error) {
 		return Joined(store, pool, opts...)
 	}, append([]sqlstore.JoinOption{idem.WithCloser(db)}, opts...)...)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestMain(m *testing.M) {
@@ -66,11 +67,11 @@ func setup(t *testing.T, opts ...idem.Option) *ledger {
 	l.through = connector{joinedPool}
 	db := stdlib.OpenDBFromPool(joinedPool)
 	t.Cleanup(func() { _ = db.Close() })
-	if err := sqlstore.Migrate(ctx, db, sqlstore.PostgreSQL()); err != nil {
+	if err := sqlstore.Migrate(ctx, db, dialect.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
 	mustExec(t, l.pool, "CREATE TABLE payments (op text NOT NULL, amount bigint NOT NULL)")
-	store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL(), sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
+	store, err := sqlstore.New(ctx, db, dialect.PostgreSQL, sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,10 +314,10 @@ func TestPoolOfOneIsRefused(t *testing.T) {
 	db := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { _ = db.Close() })
 	prefix := sqlstore.WithTablePrefix("one_")
-	if err := sqlstore.Migrate(t.Context(), db, sqlstore.PostgreSQL(), prefix); err != nil {
+	if err := sqlstore.Migrate(t.Context(), db, dialect.PostgreSQL, prefix); err != nil {
 		t.Fatal(err)
 	}
-	store, err := sqlstore.New(t.Context(), db, sqlstore.PostgreSQL(), prefix, sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
+	store, err := sqlstore.New(t.Context(), db, dialect.PostgreSQL, prefix, sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,23 +12,9 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/servers"
 	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
-
-// oldestVersion is a version of a database that the store supports.
-type oldestVersion struct {
-	question     string // asks for the version
-	major, minor int
-}
-
-var oldestVersions = map[string]oldestVersion{
-	"PostgreSQL": {"SHOW server_version", 13, 0},
-	"MySQL":      {"SELECT version()", 8, 0},
-	"SQLite":     {"SELECT sqlite_version()", 3, 42},
-}
-
-// oldestMariaDB is for servers that speak the protocol of MySQL.
-var oldestMariaDB = oldestVersion{major: 10, minor: 6}
 
 // checkDatabase checks a database and the tables in it. It returns the store and its clock, and
 // nil if the store cannot be used. The caller closes the store.
@@ -39,7 +25,7 @@ func checkDatabase(ctx context.Context, r *report, flags *servers.Database, db *
 	}
 	r.okf("database", "%s answers", db.Name)
 	checkDatabaseVersion(ctx, r, db)
-	if db.Dialect == sqlstore.PostgreSQL() {
+	if sqldialect.Of(db.Dialect).Poolers {
 		checkPooler(ctx, r, db)
 	}
 	warned := warnings{report: r}
@@ -75,14 +61,14 @@ func checkDatabase(ctx context.Context, r *report, flags *servers.Database, db *
 		_ = store.Close()
 		return nil, nil
 	}
-	return store, []clockReading{readClock(db.Dialect.String(), now, sent)}
+	return store, []clockReading{readClock(string(db.Dialect), now, sent)}
 }
 
 // checkRights looks whether a service could run as this user. An operator's user has other rights.
 func checkRights(ctx context.Context, r *report, db *database.DB, store *sqlstore.Store) {
 	const check = "database-rights"
 	switch err := store.CheckRights(ctx, sqlstore.RoleService); {
-	case db.Dialect == sqlstore.SQLite(): // it has no users
+	case sqldialect.Of(db.Dialect).File: // it has no users
 	case errors.Is(err, sqlstore.ErrRights):
 		r.warnf(check, "no service can run as this user: %v", err)
 	case err != nil:
@@ -109,16 +95,13 @@ var versionNumbers = regexp.MustCompile(`^(\d+)(?:\.(\d+))?`)
 
 func checkDatabaseVersion(ctx context.Context, r *report, db *database.DB) {
 	const check = "database-version"
-	name := db.Dialect.String()
-	oldest := oldestVersions[name]
+	d := sqldialect.Of(db.Dialect)
 	var version string
-	if err := db.Read.QueryRowContext(ctx, oldest.question).Scan(&version); err != nil {
+	if err := db.Read.QueryRowContext(ctx, d.VersionQuestion).Scan(&version); err != nil {
 		r.failf(check, "%v", err)
 		return
 	}
-	if strings.Contains(version, "MariaDB") {
-		name, oldest = "MariaDB", oldestMariaDB
-	}
+	name, oldestMajor, oldestMinor := d.Oldest(version)
 	m := versionNumbers.FindStringSubmatch(version)
 	if m == nil {
 		r.warnf(check, "%s %s: unknown version", name, version)
@@ -126,8 +109,8 @@ func checkDatabaseVersion(ctx context.Context, r *report, db *database.DB) {
 	}
 	major, _ := strconv.Atoi(m[1]) // digits
 	minor, _ := strconv.Atoi(m[2])
-	if major < oldest.major || major == oldest.major && minor < oldest.minor {
-		r.failf(check, "%s %s, want %d.%d or later", name, version, oldest.major, oldest.minor)
+	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
+		r.failf(check, "%s %s, want %d.%d or later", name, version, oldestMajor, oldestMinor)
 		return
 	}
 	r.okf(check, "%s %s", name, version)

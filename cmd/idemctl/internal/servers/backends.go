@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -181,7 +182,7 @@ func (s *Flags) openDatabase(ctx context.Context, b *Backends, n Need) (Store, e
 	b.closers = append(b.closers, func() { _ = store.Close() })
 	// The process that owns a file of SQLite knows its transactions by itself, and their open
 	// records are never committed.
-	if db.Dialect != sqlstore.SQLite() {
+	if !sqldialect.Of(db.Dialect).File {
 		if b.Joined, err = store.Joined(); err != nil {
 			return nil, fmt.Errorf("--database: %w", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/servers"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -124,7 +125,7 @@ func (c *migrations) migrate(ctx context.Context, m migration) error {
 		fmt.Fprintf(&text, "changed %s\n", name)
 	}
 	fmt.Fprintf(&text, "the tables in %s have version %d\n", operate.OneLine(db.Name), plan.To)
-	if _, err := io.WriteString(c.io.Out, text.String()); err != nil || len(plan.Made) == 0 || db.Dialect == sqlstore.SQLite() {
+	if _, err := io.WriteString(c.io.Out, text.String()); err != nil || len(plan.Made) == 0 || sqldialect.Of(db.Dialect).File {
 		return err
 	}
 	_, err = fmt.Fprintln(c.io.Err, `services with users of their own need rights on them: "idemctl store grants --for service USER" prints the GRANTs`)
@@ -155,16 +156,16 @@ func (c *migrations) printMigration(ctx context.Context, m migration) error {
 
 func (c *migrations) plan(ctx context.Context, m migration) (sqlstore.MigrationPlan, error) {
 	opts := c.options(m)
+	d, err := database.DialectOf(c.database.URL)
+	if err != nil {
+		return sqlstore.MigrationPlan{}, cli.UsageError{Err: fmt.Errorf("--database: %w", err)}
+	}
 	if m.from != noVersion {
-		d, err := database.DialectOf(c.database.URL)
-		if err != nil {
-			return sqlstore.MigrationPlan{}, cli.UsageError{Err: fmt.Errorf("--database: %w", err)}
-		}
 		return sqlstore.PlanFrom(m.from, d, opts...)
 	}
 	db, err := c.database.Open(database.Options{})
-	if errors.Is(err, fs.ErrNotExist) { // a file of SQLite, which a plan does not make
-		return sqlstore.PlanFrom(0, sqlstore.SQLite(), opts...)
+	if errors.Is(err, fs.ErrNotExist) { // a file, which a plan does not make
+		return sqlstore.PlanFrom(0, d, opts...)
 	}
 	if err != nil {
 		return sqlstore.MigrationPlan{}, err

@@ -17,6 +17,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 	pgxstore "github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx"
 	"slices"
 )
@@ -100,7 +101,7 @@ func (s *Setting) Pgx(ctx context.Context) (*pgxpool.Pool, error) {
 }
 
 func (s *Setting) store(ctx context.Context, db *sql.DB) (*sqlstore.Store, error) {
-	store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL(), sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
+	store, err := sqlstore.New(ctx, db, dialect.PostgreSQL, sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
 	if err == nil {
 		s.OnClose(func() { _ = store.Close() })
 	}

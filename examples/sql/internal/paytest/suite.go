@@ -19,6 +19,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // Patience bounds what a test waits for. Reaching it is a failure.
@@ -56,7 +57,7 @@ func Setup(t *testing.T, example string, open Open, more func(ctx context.Contex
 	mustExec(t, s.Pool, "CREATE TABLE payments (id text PRIMARY KEY, payer text NOT NULL, amount bigint NOT NULL)")
 	db := stdlib.OpenDBFromPool(s.Pool)
 	defer db.Close()
-	if err := sqlstore.Migrate(ctx, db, sqlstore.PostgreSQL()); err != nil {
+	if err := sqlstore.Migrate(ctx, db, dialect.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
 	if more != nil {
