@@ -14,14 +14,14 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of [CanonicalJSON]. They bound the cost of a hostile body.
+// Limits of JSON. They bound the cost of a hostile body.
 const (
 	maxJSONDepth    = 128 // arrays and objects inside each other
 	maxJSONNumber   = 128 // characters of a number
 	maxJSONExponent = 3   // digits of an exponent
 )
 
-// CanonicalJSON appends the canonical form of a JSON text (RFC 8259) to dst. Two texts have
+// canonicalJSON appends the canonical form of a JSON text (RFC 8259) to dst. Two texts have
 // the same form if they differ only in insignificant space, in the order of object members,
 // or in the escapes of a string. The form is a JSON text too, and never longer than the body.
 //
@@ -32,12 +32,12 @@ const (
 // their order, because encoding/json takes either for the same field and the last one wins.
 // {"amount":1,"Amount":2} and {"Amount":2,"amount":1} are two values.
 //
-// CanonicalJSON refuses a text if two readers could take it for two values. Examples are
+// canonicalJSON refuses a text if two readers could take it for two values. Examples are
 // invalid UTF-8, half of a surrogate pair, a member name given twice, a byte order mark, and
 // data after the value. It also refuses nesting deeper than 128, a number longer than 128
 // characters, and an exponent of more than three digits. The error holds nothing of the
 // body. dst comes back unchanged then.
-func CanonicalJSON(dst, body []byte) ([]byte, error) {
+func canonicalJSON(dst, body []byte) ([]byte, error) {
 	if !utf8.Valid(body) {
 		return dst, errors.New("idem: JSON with invalid UTF-8")
 	}

@@ -33,8 +33,8 @@ func TestCanonicalJSONTellsApartWhatDecodersReadDifferently(t *testing.T) {
 				t.Fatalf("Unmarshal(%s) = %v", body, err)
 			}
 			var err error
-			if forms[i], err = CanonicalJSON(nil, []byte(body)); err != nil {
-				t.Fatalf("CanonicalJSON(%s) = %v", body, err)
+			if forms[i], err = canonicalJSON(nil, []byte(body)); err != nil {
+				t.Fatalf("canonicalJSON(%s) = %v", body, err)
 			}
 		}
 		if fmt.Sprint(read[0]) == fmt.Sprint(read[1]) {
@@ -47,7 +47,7 @@ func TestCanonicalJSONTellsApartWhatDecodersReadDifferently(t *testing.T) {
 }
 
 func TestCanonicalJSONKeepsUnrelatedMembersOutOfTheOrder(t *testing.T) {
-	want, err := CanonicalJSON(nil, []byte(`{"to":"bob","amount":1,"note":"","Amount":2,"TO":"eve"}`))
+	want, err := canonicalJSON(nil, []byte(`{"to":"bob","amount":1,"note":"","Amount":2,"TO":"eve"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +55,8 @@ func TestCanonicalJSONKeepsUnrelatedMembersOutOfTheOrder(t *testing.T) {
 		`{"amount":1,"Amount":2,"to":"bob","TO":"eve","note":""}`,
 		`{"note":"","to":"bob","TO":"eve","amount":1,"Amount":2}`,
 	} {
-		if got, err := CanonicalJSON(nil, []byte(body)); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("CanonicalJSON(%s) = %s, %v, want %s", body, got, err, want)
+		if got, err := canonicalJSON(nil, []byte(body)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("canonicalJSON(%s) = %s, %v, want %s", body, got, err, want)
 		}
 	}
 }
@@ -91,8 +91,8 @@ func TestCanonicalJSONOfManyNamesAlike(t *testing.T) {
 		fmt.Fprintf(&b, `"%s":%d`, name, i)
 	}
 	b.WriteByte('}')
-	got, err := CanonicalJSON(nil, []byte(b.String()))
+	got, err := canonicalJSON(nil, []byte(b.String()))
 	if err != nil || string(got) != b.String() {
-		t.Errorf("CanonicalJSON of %d names alike: %d bytes, %v, want it unchanged", names, len(got), err)
+		t.Errorf("canonicalJSON of %d names alike: %d bytes, %v, want it unchanged", names, len(got), err)
 	}
 }

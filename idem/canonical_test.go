@@ -42,9 +42,9 @@ func TestCanonicalJSON(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := CanonicalJSON([]byte("dst:"), []byte(tt.body))
+			got, err := canonicalJSON([]byte("dst:"), []byte(tt.body))
 			if err != nil || string(got) != "dst:"+tt.want {
-				t.Errorf("CanonicalJSON(%q) = %q, %v, want %q", tt.body, got, err, "dst:"+tt.want)
+				t.Errorf("canonicalJSON(%q) = %q, %v, want %q", tt.body, got, err, "dst:"+tt.want)
 			}
 		})
 	}
@@ -116,12 +116,12 @@ func TestCanonicalJSONRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := CanonicalJSON([]byte("dst:"), []byte(tt.body))
+			got, err := canonicalJSON([]byte("dst:"), []byte(tt.body))
 			if err == nil || string(got) != "dst:" {
-				t.Fatalf("CanonicalJSON(%.40q) = %q, %v, want an error and dst unchanged", tt.body, got, err)
+				t.Fatalf("canonicalJSON(%.40q) = %q, %v, want an error and dst unchanged", tt.body, got, err)
 			}
 			if !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("CanonicalJSON(%.40q): error %q does not say %q", tt.body, err, tt.says)
+				t.Errorf("canonicalJSON(%.40q): error %q does not say %q", tt.body, err, tt.says)
 			}
 		})
 	}
@@ -135,12 +135,12 @@ func TestCanonicalJSONMemberOrderDoesNotMatter(t *testing.T) {
 		for i := range members {
 			members[i] = fmt.Sprintf(`"k%d\n":{"v":%d,"a":"x"}`, i*7919, i)
 		}
-		first, err := CanonicalJSON(nil, []byte("{"+strings.Join(members, ",")+"}"))
+		first, err := canonicalJSON(nil, []byte("{"+strings.Join(members, ",")+"}"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
-		second, err := CanonicalJSON(nil, []byte("{ "+strings.Join(members, " , ")+"}"))
+		second, err := canonicalJSON(nil, []byte("{ "+strings.Join(members, " , ")+"}"))
 		if err != nil || !bytes.Equal(first, second) {
 			t.Fatalf("shuffled members: %q, %v, want %q", second, err, first)
 		}
@@ -159,20 +159,20 @@ func FuzzCanonicalJSON(f *testing.F) {
 		f.Add([]byte(s), []byte(s))
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		ca, err := CanonicalJSON(nil, a)
+		ca, err := canonicalJSON(nil, a)
 		if err != nil {
 			return
 		}
 		if len(ca) > len(a) {
-			t.Fatalf("CanonicalJSON(%q) = %q, longer than the body", a, ca)
+			t.Fatalf("canonicalJSON(%q) = %q, longer than the body", a, ca)
 		}
-		again, err := CanonicalJSON(nil, ca)
+		again, err := canonicalJSON(nil, ca)
 		if err != nil || !bytes.Equal(again, ca) {
-			t.Fatalf("CanonicalJSON(%q) = %q, %v, want it unchanged", ca, again, err)
+			t.Fatalf("canonicalJSON(%q) = %q, %v, want it unchanged", ca, again, err)
 		}
 		va, ok := decodeJSON(a)
 		if !ok {
-			t.Fatalf("CanonicalJSON accepts %q and encoding/json does not", a)
+			t.Fatalf("canonicalJSON accepts %q and encoding/json does not", a)
 		}
 		if v, ok := decodeJSON(ca); !ok || !reflect.DeepEqual(v, va) {
 			t.Fatalf("%q stands for %v, its canonical form %q for %v", a, va, ca, v)
@@ -180,11 +180,11 @@ func FuzzCanonicalJSON(f *testing.F) {
 		// encoding/json sorts members and spaces them in its own way.
 		alike := namesAlike(va)
 		if indented, err := json.MarshalIndent(va, " ", "\t"); err == nil && !alike {
-			if got, err := CanonicalJSON(nil, indented); err != nil || !bytes.Equal(got, ca) {
-				t.Fatalf("CanonicalJSON(%q) = %q, %v, want %q", indented, got, err, ca)
+			if got, err := canonicalJSON(nil, indented); err != nil || !bytes.Equal(got, ca) {
+				t.Fatalf("canonicalJSON(%q) = %q, %v, want %q", indented, got, err, ca)
 			}
 		}
-		cb, err := CanonicalJSON(nil, b)
+		cb, err := canonicalJSON(nil, b)
 		if err != nil {
 			return
 		}
@@ -235,7 +235,7 @@ func BenchmarkCanonicalJSON(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := CanonicalJSON(dst, body); err != nil {
+				if _, err := canonicalJSON(dst, body); err != nil {
 					b.Fatal(err)
 				}
 			}

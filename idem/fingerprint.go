@@ -69,9 +69,10 @@ type RequestParts struct {
 //   - the headers in Header, and no others; in particular not the host;
 //   - the body.
 //
-// Content-encoded bodies are compared byte by byte, all others by their meaning. JSON
-// (application/json and every +json type) is compared as [CanonicalJSON], and
-// application/x-www-form-urlencoded like a query. For multipart/form-data the headers and
+// Content-encoded bodies are compared byte by byte, all others by their meaning. Two texts of JSON
+// (application/json and every +json type) are the same if they differ only in insignificant space,
+// in the order of object members, or in the escapes of a string. Numbers keep their exact text, so 1
+// and 1.0 differ. application/x-www-form-urlencoded is compared like a query. For multipart/form-data the headers and
 // the content of the parts count, in their order, and the boundary does not. Every other body
 // is compared byte by byte, and so is a malformed form or query.
 //
@@ -97,7 +98,7 @@ func RequestFingerprint(version uint8, r RequestParts) (driver.Fingerprint, erro
 // is malformed comes back as it was sent.
 func canonicalBody(contentType, encoding string, body []byte) (media string, canonical []byte, err error) {
 	if contentType == "application/json" && encoding == "" && len(body) > 0 { // the usual case, without the work of the rest
-		canonical, err = CanonicalJSON(nil, body)
+		canonical, err = canonicalJSON(nil, body)
 		return contentType, canonical, err
 	}
 	sent := strings.TrimSpace(contentType)
@@ -112,7 +113,7 @@ func canonicalBody(contentType, encoding string, body []byte) (media string, can
 	switch boundary := params["boundary"]; {
 	case encoding != "" || len(body) == 0:
 	case base == "application/json" || strings.HasSuffix(base, "+json"):
-		body, err = CanonicalJSON(nil, body)
+		body, err = canonicalJSON(nil, body)
 	case base == "application/x-www-form-urlencoded":
 		body = []byte(canonicalPairs(string(body)))
 	case base == "multipart/form-data" && boundary != "":

@@ -26,7 +26,7 @@ type config struct {
 
 func defaultConfig() config {
 	return config{storeTimeout: time.Second, lockTimeout: 2 * time.Second, settleTimeout: 2 * time.Second, longRunning: time.Minute,
-		maxWaiting: [2]int{DefaultMaxWaitingPerKey, DefaultMaxWaitingPerScope}}
+		maxWaiting: [2]int{defaultMaxWaitingPerKey, defaultMaxWaitingPerScope}}
 }
 
 func (c *config) validate() error {
@@ -93,9 +93,8 @@ func WithMaxOpenExecutionsPerScope(n int) Option { return func(c *config) { c.ma
 // WithMaxWaiting bounds how many duplicates may wait in this process at once, for one key and for
 // one scope. The engine refuses a duplicate beyond that as [CodeInProgress] at once, as without
 // [Policy].DuplicateWait. Each of them keeps the body of its request in memory, up to
-// [Policy].MaxRequestBody. With the defaults, [DefaultMaxWaitingPerKey] and
-// [DefaultMaxWaitingPerScope], duplicates of one key take 100 MiB at most, and those of a scope
-// 1,000 MiB. All global keys are one scope.
+// [Policy].MaxRequestBody. With the defaults, 100 per key and 1,000 per scope, duplicates of one key
+// take 100 MiB at most, and those of a scope 1,000 MiB. All global keys are one scope.
 func WithMaxWaiting(perKey, perScope int) Option {
 	return func(c *config) { c.maxWaiting = [2]int{perKey, perScope} }
 }

@@ -11,18 +11,21 @@ import (
 
 // Defaults of a [Policy].
 const (
-	DefaultResultTTL       = 24 * time.Hour
-	DefaultKeyTTL          = driver.DefaultKeyTTL
-	DefaultTokenTTL        = 15 * time.Minute
-	DefaultResolverTimeout = 5 * time.Second
-	DefaultMaxRequestBody  = 1 << 20 // bytes
-	DefaultMaxResponseBody = 1 << 20 // bytes
+	DefaultResultTTL      = 24 * time.Hour
+	DefaultKeyTTL         = driver.DefaultKeyTTL
+	DefaultTokenTTL       = 15 * time.Minute
+	DefaultMaxRequestBody = 1 << 20 // bytes
 
-	DefaultMaxResponseInDoubt = 64 << 10 // bytes
-	DefaultMaxResponseHeld    = 16 << 20 // bytes
-
-	DefaultMaxRuns = 10
+	defaultResolverTimeout = 5 * time.Second
+	defaultMaxResponseBody = 1 << 20  // bytes
+	defaultMaxResponseHeld = 16 << 20 // bytes
+	defaultMaxRuns         = 10
 )
+
+// maxResponseInDoubt bounds the response that is kept with an unknown outcome, header and body
+// together, in bytes. Operators and resolvers see it, and clients do not. Such a record stays until
+// a decision, and many of them must not fill the store. Of a longer response only the status is kept.
+const maxResponseInDoubt = 64 << 10
 
 // ScopeFunc returns the owner of the key of a request, a tenant or principal. It reads that
 // from ctx, where the authentication has left it before. An error or "" refuses the request as
@@ -87,10 +90,10 @@ type Policy struct {
 	// MaxRuns bounds the attempts of one key on a route with [RunAgain]. The attempt of this
 	// number is the last one that starts from an outcome in doubt. If it ends in doubt too, the
 	// outcome is unknown until an operator decides. All attempts in the record count, also those
-	// without effect. The default is DefaultMaxRuns.
+	// without effect. The default is 10.
 	MaxRuns int
 	// ResolverTimeout bounds one call of the resolver in InDoubt. The default is
-	// DefaultResolverTimeout.
+	// 5 s.
 	ResolverTimeout time.Duration
 	// CallsOtherSystems says that the handler calls other systems, such as a bank, while its
 	// joined transaction is open. A rollback does not undo such a call. So an engine from
@@ -108,18 +111,13 @@ type Policy struct {
 	// The default is DefaultMaxRequestBody.
 	MaxRequestBody int64
 	// MaxResponseBody bounds the response in bytes for a replay. A longer one reaches the
-	// client, and repeats get result-unavailable. The default is DefaultMaxResponseBody.
+	// client, and repeats get result-unavailable. The default is 1 MiB.
 	MaxResponseBody int64
-	// MaxResponseInDoubt bounds the response that is kept with an unknown outcome, header and
-	// body together, in bytes. Operators and resolvers see it, and clients do not. Such a record
-	// stays until a decision, and many of them must not fill the store. Of a longer response only
-	// the status is kept. The default is DefaultMaxResponseInDoubt.
-	MaxResponseInDoubt int64
 	// MaxResponseHeld bounds the response that an adapter holds in memory, in bytes, if no part
 	// of it may reach the client before the outcome is settled. That is so with an engine from
 	// [NewJoined], and where a response could not be broken off. The body of a longer one is
 	// dropped. A success is then answered as result-unavailable, at the first request already.
-	// The default is DefaultMaxResponseHeld. It is never less than MaxResponseBody.
+	// The default is 16 MiB. It is never less than MaxResponseBody.
 	MaxResponseHeld int64
 
 	unnamed bool // Name comes from ForRoute
@@ -167,7 +165,7 @@ func (p *Policy) check() error {
 	if min(p.DuplicateWait, p.HandlerTimeout, p.ResultTTL, p.KeyTTL, p.ResolverTimeout) < 0 {
 		return fmt.Errorf("idem: policy %q has a negative time", p.Name)
 	}
-	if min(p.MaxRequestBody, p.MaxResponseBody, p.MaxResponseInDoubt, p.MaxResponseHeld) < 0 {
+	if min(p.MaxRequestBody, p.MaxResponseBody, p.MaxResponseHeld) < 0 {
 		return fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
 	}
 	for _, status := range p.StatusesInDoubt {
@@ -185,18 +183,17 @@ func (p *Policy) check() error {
 func (p *Policy) fill() {
 	p.ResultTTL = cmp.Or(p.ResultTTL, DefaultResultTTL)
 	p.KeyTTL = max(cmp.Or(p.KeyTTL, DefaultKeyTTL), p.ResultTTL)
-	p.MaxRuns = cmp.Or(p.MaxRuns, DefaultMaxRuns)
-	p.ResolverTimeout = cmp.Or(p.ResolverTimeout, DefaultResolverTimeout)
+	p.MaxRuns = cmp.Or(p.MaxRuns, defaultMaxRuns)
+	p.ResolverTimeout = cmp.Or(p.ResolverTimeout, defaultResolverTimeout)
 	p.MaxRequestBody = cmp.Or(p.MaxRequestBody, DefaultMaxRequestBody)
-	p.MaxResponseBody = cmp.Or(p.MaxResponseBody, DefaultMaxResponseBody)
-	p.MaxResponseInDoubt = cmp.Or(p.MaxResponseInDoubt, DefaultMaxResponseInDoubt)
-	p.MaxResponseHeld = max(cmp.Or(p.MaxResponseHeld, DefaultMaxResponseHeld), p.MaxResponseBody)
+	p.MaxResponseBody = cmp.Or(p.MaxResponseBody, defaultMaxResponseBody)
+	p.MaxResponseHeld = max(cmp.Or(p.MaxResponseHeld, defaultMaxResponseHeld), p.MaxResponseBody)
 }
 
 // RunsAgain reports whether the next request of a key runs its handler again if this attempt is
 // in doubt.
 func (p *Policy) RunsAgain(last driver.Attempt) bool {
-	return p.InDoubt.again && int64(last.Number) < int64(cmp.Or(p.MaxRuns, DefaultMaxRuns))
+	return p.InDoubt.again && int64(last.Number) < int64(cmp.Or(p.MaxRuns, defaultMaxRuns))
 }
 
 // kind is the kind of the keys of the route.

@@ -79,7 +79,7 @@ func (run *run) decide(o outcome, resp *driver.Response) {
 		s.State, s.Response = driver.StateReleased, nil
 	default:
 		s.State = driver.StateUnknown
-		if resp != nil && resp.Size() > p.MaxResponseInDoubt {
+		if resp != nil && resp.Size() > maxResponseInDoubt {
 			s.Response = &driver.Response{Status: resp.Status, Omitted: true}
 		}
 	}

@@ -215,37 +215,28 @@ func TestMisbehavingStoreDoesNotStopResolving(t *testing.T) {
 }
 
 func TestUnknownRecordsKeepALimitedResponse(t *testing.T) {
-	for _, tt := range []struct {
-		limit int64
-		size  int
-		kept  bool
-	}{
-		{0, idem.DefaultMaxResponseInDoubt - 100, true}, {0, idem.DefaultMaxResponseInDoubt + 1, false},
-		{500, 100, true}, {500, 501, false}, {1, 1, false},
-	} {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.MaxResponseInDoubt = tt.limit }})
-		long := idem.Response{Status: 500, Header: map[string][]string{"Content-Type": {"text/plain"}}, Body: bytes.Repeat([]byte("x"), tt.size)}
+	const limit = 64 << 10
+	for size, kept := range map[int]bool{100: true, limit - 100: true, limit + 1: false} {
+		b := setup(t, parts{})
+		long := idem.Response{Status: 500, Header: map[string][]string{"Content-Type": {"text/plain"}}, Body: bytes.Repeat([]byte("x"), size)}
 		handler := func(context.Context) (idem.Response, error) { return long, nil }
 		res, err := b.doWith("k", "a", handler)
-		if err != nil || len(res.Response.Body) != tt.size {
-			t.Errorf("limit %d: Do() = %d bytes, %v, want the whole answer", tt.limit, len(res.Response.Body), err)
+		if err != nil || len(res.Response.Body) != size {
+			t.Errorf("Do() = %d bytes, %v, want the whole answer of %d", len(res.Response.Body), err, size)
 		}
 		rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k"))
-		if err != nil || rec.State != driver.StateUnknown || rec.Response.Omitted == tt.kept || rec.Response.Status != 500 || !tt.kept && len(rec.Response.Body)+len(rec.Response.Header) > 0 {
-			t.Errorf("limit %d: %d bytes are kept as %v, %+v, want kept %t", tt.limit, tt.size, rec.State, rec.Response.Omitted, tt.kept)
+		if err != nil || rec.State != driver.StateUnknown || rec.Response.Omitted == kept || rec.Response.Status != 500 || !kept && len(rec.Response.Body)+len(rec.Response.Header) > 0 {
+			t.Errorf("%d bytes are kept as %v, %+v, want kept %t", size, rec.State, rec.Response.Omitted, kept)
 		}
 		_, err = b.doWith("k", "a", handler)
 		b.wantDoubt(err, "k", 0)
 	}
-	for _, header := range []map[string][]string{{"X": {strings.Repeat("x", 501)}}, {strings.Repeat("X", 501): nil}} {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.MaxResponseInDoubt = 500 }})
+	for _, header := range []map[string][]string{{"X": {strings.Repeat("x", limit)}}, {strings.Repeat("X", limit): nil}} {
+		b := setup(t, parts{})
 		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { return idem.Response{Status: 500, Header: header}, nil })
 		rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k"))
 		if err != nil || !rec.Response.Omitted {
 			t.Errorf("Get() = %+v, %v, want no response, because the header counts too", rec, err)
 		}
-	}
-	if _, err := (idem.Policy{AllowGlobalKeys: true, MaxResponseInDoubt: -1}).WithDefaults(); err == nil {
-		t.Error("WithDefaults() with a negative MaxResponseInDoubt = nil, want an error")
 	}
 }

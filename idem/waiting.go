@@ -9,8 +9,8 @@ import (
 
 // Defaults of [WithMaxWaiting].
 const (
-	DefaultMaxWaitingPerKey   = 100
-	DefaultMaxWaitingPerScope = 1000
+	defaultMaxWaitingPerKey   = 100
+	defaultMaxWaitingPerScope = 1000
 )
 
 var errTooManyWait = errors.New("idem: too many duplicates wait already")
