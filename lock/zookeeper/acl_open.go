@@ -39,10 +39,10 @@ func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []strin
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Barrier(ctx); err != nil { // another client may have made some a moment ago
+	if err := s.session.Pulse.Barrier(ctx); err != nil { // another client may have made some a moment ago
 		return nil, err
 	}
-	locks, err := s.DecideFor(ctx, c.cfg.rootPath(), session.OfChildren)
+	locks, err := s.session.Reads.DecideFor(ctx, c.cfg.rootPath(), session.OfChildren)
 	if err != nil {
 		return nil, fmt.Errorf("%w: list %s: %w", driver.ErrUnavailable, c.cfg.Root, err)
 	}
@@ -69,7 +69,7 @@ func (c *Client) warnOfOpenParents() {
 		if len(open) > 0 {
 			c.cfg.Logger.Warn("zookeeper: every client can unlock, znodes are open to the world", "znodes", strings.Join(open, " "))
 		}
-		if err != nil && k.Context().Err() == nil && s.Err() == nil {
+		if err != nil && k.Context().Err() == nil && s.session.Status.Err() == nil {
 			c.cfg.Logger.Warn("zookeeper: cannot tell whether znodes are open to the world", "error", err)
 		}
 	})
@@ -101,8 +101,8 @@ func (s *locks) openAmong(ctx context.Context, znodes []string) (open []string, 
 	readers.SetLimit(aclReaders)
 	for _, znode := range slices.Compact(znodes) {
 		readers.Go(func() error {
-			acl, err := session.Within(ctx, s.Session, func() (acl []zk.ACL, err error) {
-				_, err = s.Look(znode, session.OfACL(&acl)) // empty for a missing znode
+			acl, err := session.Within(ctx, s.session.Status, func() (acl []zk.ACL, err error) {
+				_, err = s.session.Reads.Look(znode, session.OfACL(&acl)) // empty for a missing znode
 				return acl, err
 			})
 			mu.Lock()

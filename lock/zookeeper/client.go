@@ -41,7 +41,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		Servers: cfg.Servers, Dialer: cfg.dialer(), Timeout: cfg.SessionTimeout, Tick: cfg.TickTime, OpenTimeout: cfg.OpenTimeout,
 		Credentials: cfg.credentials(), ACL: cfg.ACL, Logger: cfg.Logger, Now: cfg.now,
 		Members: cfg.membersPath(), MemberData: c.core.Owner.Encode(), Prepare: c.prepare,
-	}, session.Backoff{Base: cfg.Retry.Base, Max: cfg.Retry.Max})
+	}, session.Backoff{First: cfg.Retry.First, Max: cfg.Retry.Max})
 	if err != nil {
 		return nil, err
 	}
@@ -127,18 +127,18 @@ func (c *Client) Watch(f func(ConnectionEvent)) (stop func()) {
 	})
 }
 
-// Root is a place for the objects of the packages recipes and queue. A [Client] is a Root,
+// Space is a place for the objects of the packages recipes and queue. A [Client] is a Space,
 // and so is a [Namespace]. There are no others.
-type Root interface {
-	base() (core *held.Client, prefix string)
+type Space interface {
+	space() (core *held.Client, prefix string)
 }
 
-func (c *Client) base() (*held.Client, string) { return &c.core, "" }
+func (c *Client) space() (*held.Client, string) { return &c.core, "" }
 
-// The packages recipes and queue get at the base of a Root by this function, and the users of
-// the library do not.
+// The packages recipes and queue get the client below a Space by this function. Users of the library
+// cannot call it.
 func init() { //nolint:gochecknoinits // it has to be there before the first call of any package
-	held.Base = func(root any) (*held.Client, string) { return root.(Root).base() }
+	held.ClientOf = func(space any) (*held.Client, string) { return space.(Space).space() }
 }
 
 // Namespace is a view of a [Client] below a path. It keeps the names of applications apart
@@ -158,4 +158,4 @@ func (c *Client) Namespace(path string) Namespace { return Namespace{c, path} }
 // Namespace returns the view below a path in this one.
 func (n Namespace) Namespace(path string) Namespace { return Namespace{n.c, n.prefix + path} }
 
-func (n Namespace) base() (*held.Client, string) { return &n.c.core, n.prefix }
+func (n Namespace) space() (*held.Client, string) { return &n.c.core, n.prefix }

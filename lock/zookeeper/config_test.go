@@ -86,7 +86,7 @@ func TestConfigDefaults(t *testing.T) {
 	if cfg.OpenTimeout != 10*time.Second || cfg.SessionTimeout != 10*time.Second || cfg.Logger == nil {
 		t.Errorf("OpenTimeout = %v, SessionTimeout = %v, Logger = %v", cfg.OpenTimeout, cfg.SessionTimeout, cfg.Logger)
 	}
-	if want := (RetryPolicy{Base: 100 * time.Millisecond, Max: 5 * time.Second}); cfg.Retry != want {
+	if want := (RetryPolicy{First: 100 * time.Millisecond, Max: 5 * time.Second}); cfg.Retry != want {
 		t.Errorf("Retry = %+v, want %+v", cfg.Retry, want)
 	}
 	given.Chroot = "/a/b/"
@@ -133,7 +133,7 @@ func TestConfigThatCannotWorkIsRefused(t *testing.T) {
 		"a chroot with a space": func(c *Config) { c.Chroot = "/x " },
 		"a bare IPv6 address":   func(c *Config) { c.Servers = []string{"::1:2181"} },
 		"a root of 201 bytes":   func(c *Config) { c.Root = "/" + strings.Repeat("x", 200) },
-		"a retry that shortens": func(c *Config) { c.Retry = RetryPolicy{Base: time.Second, Max: time.Millisecond} },
+		"a retry that shortens": func(c *Config) { c.Retry = RetryPolicy{First: time.Second, Max: time.Millisecond} },
 	} {
 		cfg := Config{Servers: []string{"a"}, OpenTimeout: time.Second}
 		change(&cfg)
@@ -158,7 +158,7 @@ func TestConfigAtItsLimits(t *testing.T) {
 	t.Parallel()
 	cfg := Config{
 		Servers: []string{"a"}, Root: "/" + strings.Repeat("x", 199),
-		Retry: RetryPolicy{Base: time.Second, Max: time.Second},
+		Retry: RetryPolicy{First: time.Second, Max: time.Second},
 	}
 	if _, err := cfg.withDefaults(); err != nil {
 		t.Errorf("withDefaults() = %v", err)

@@ -46,7 +46,7 @@ func conform(t *testing.T, locker func(*Client) driver.Locker, client func(drive
 		Second: func(t *testing.T, first driver.Locker) driver.Locker { return locker(open(t, client(first).cfg)) },
 		Lose: func(t *testing.T, l driver.Locker, id driver.KeyID, lease driver.Lease) {
 			raw := rawConn(t, testserver.SharedZooKeeper(t))
-			if err := raw.Delete(sessionOf(client(l)).Member(), -1); err != nil {
+			if err := raw.Delete(sessionOf(client(l)).session.Member(), -1); err != nil {
 				t.Fatalf("delete member: %v", err)
 			}
 		},

@@ -53,37 +53,54 @@
 //   - Every client of the ensemble can delete a lock, unless [Config] has Credentials, a
 //     client certificate or an ACL.
 //
+// # Why one fixed path
+//
+// The lock of a key has one path, and its owner is in the znode's data. The recipes have the owner
+// in the name instead, with a number from the servers. Their places form a line.
+//
+//   - The servers create a znode only if its path is free. So two owners cannot both have the
+//     lock, not even if the create of an earlier attempt is still on its way. A line needs a list
+//     to tell who is first, and a second look for a place whose create got no answer.
+//   - Taking a free lock is one write. A line needs the list as well, and a parent for each key.
+//   - A key is free, locked or marked. All three states are at the same path, so a marker takes
+//     the place of a lock in one transaction.
+//   - The czxid of the znode is the fence as it is.
+//
+// This has a price. All waiters of a key wake at once, in no order, but a key has few of them,
+// because they are repeats of one request. After a lost reply the client has to read the znode's
+// data to know its own. And a delete names a path and not an owner. Three things keep it from another
+// owner's lock: the claim within the session, the pin against a session that is over, and a read
+// before the delete of a lock that is older than a second.
+//
 // # Why two levels
 //
 // ZooKeeper counts the changes of a znode's children in 32 bits. At 10,000 locks a second
 // one flat parent overflows in two and a half days. 4,096 parents last for decades. They
 // also keep each list of children below the size of a packet. A new session lists the
 // existing parents once (session.go). If the parent of a lock is missing, the lock's own
-// transaction makes the parent too (acquire.go). Parents are never removed.
+// transaction makes the parent too (lock.go). Parents are never removed.
 //
 // # Where to read
-//
-// Each file builds on the earlier ones.
 //
 //   - internal/session keeps one ZooKeeper session. Every write is pinned to the session and
 //     fails if the session is gone. After a lost reply a deciding read tells whether the
 //     write was applied.
 //   - internal/held takes care of one ephemeral znode, from its create until it is gone.
-//   - config.go has the settings and the paths of all znodes. client.go is the client.
+//   - config.go has the settings, and paths.go the paths of all znodes. client.go is the client.
 //     session.go prepares a new session for locks.
-//   - marker.go has the states of a key, with and without a durable marker. acquire.go makes
-//     the lock, and locker.go is the Locker around it.
-//   - marker_begun.go writes a marker before its operation starts. marker_remove.go removes
-//     old markers.
-//   - acl_open.go finds znodes that every client may change.
+//   - lock.go makes and deletes the lock. lease.go is the lease, locker.go and wait.go are the
+//     Locker.
+//   - marker.go has the states of a key with a durable marker. marker_begun.go writes a marker before
+//     its operation starts. marker_remove.go removes old markers.
+//   - domain.go notices that the ensemble came back with older data. acl_open.go finds znodes that
+//     every client may change.
 //
 // # To see why the plain lock is safe
 //
-// These files have less than 1,500 lines together. Read them in this order, without the
-// parts about markers. Without a marker the lock's path is the path of the key, and marks.at
-// returns that.
+// Read these files in this order. TestReadingList sums them. They do not need the files about
+// markers, because lock.go says what it asks of them.
 //
-//   - ../../idem/lock.go has the contract of a locker, a lease and a fence.
+//   - ../../idem/driver/lock.go has the contract of a locker, a lease and a fence.
 //   - internal/wire/doc.go keeps requests out of other sessions, and stale servers out of this
 //     one.
 //   - internal/session/doc.go lists the guarantees of a session.
@@ -91,9 +108,13 @@
 //   - internal/session/trust.go ends all leases when the clock says so.
 //   - internal/session/result.go tells how certain the answer to a write is.
 //   - internal/session/requests.go pins a write to the session.
+//   - internal/session/writes.go sends the writes, and one that was refused along with others again.
 //   - internal/session/read.go explains why a deciding read settles a lost reply.
 //   - internal/held/doc.go shows the life of a lock's znode.
+//   - internal/held/table.go gives one attempt at a time the claim of a path.
 //   - internal/held/attempt.go gives out a lease, or undoes an abandoned attempt.
+//   - internal/held/lease.go is the lease, and ends it once.
 //   - internal/held/release.go deletes only the holder's own znode.
-//   - acquire.go shows why two owners never both get the lock of a key.
+//   - lock.go makes and deletes the lock, and shows why two owners never both get it.
+//   - locker.go takes locks for callers.
 package zookeeper

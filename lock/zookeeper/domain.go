@@ -36,9 +36,9 @@ func (s *locks) adoptDomain(id string) error {
 		return fmt.Errorf("zookeeper: %s is empty, it should hold a UUID", s.client.cfg.domainPath())
 	}
 	domain := s.client.cfg.domainOf(id)
-	s.SetDomain(domain)
+	s.table.SetDomain(domain)
 	if before := s.client.domain.Swap(domain); before != nil && before != domain {
-		s.Log.Warn("zookeeper: the lock domain has changed, this is another ensemble, or one with older data", "before", before, "now", domain)
+		s.log.Warn("zookeeper: the lock domain has changed, this is another ensemble, or one with older data", "before", before, "now", domain)
 	}
 	return nil
 }
@@ -46,17 +46,17 @@ func (s *locks) adoptDomain(id string) error {
 // followDomain learns the domains that other clients give the ensemble, until the session is over.
 func (s *locks) followDomain() {
 	path := s.client.cfg.domainPath()
-	for s.Err() == nil {
-		watch := s.Watch(path, session.OnExists, nil)
+	for s.session.Status.Err() == nil {
+		watch := s.session.Watches.Of(path, session.OnExists, nil)
 		<-watch.Armed()
-		n, err := s.Decide(path, session.OfNode)
-		if err == nil && n.Exists && s.client.cfg.domainOf(string(n.Data)) != s.Domain() {
+		n, err := s.session.Reads.Decide(path, session.OfNode)
+		if err == nil && n.Exists && s.client.cfg.domainOf(string(n.Data)) != s.table.Domain() {
 			if err := s.adoptDomain(string(n.Data)); err != nil {
-				s.Log.Error("zookeeper: the lock domain stays as it is", "error", err)
+				s.log.Error("zookeeper: the lock domain stays as it is", "error", err)
 			}
 		}
 		<-watch.Woken()
-		if s.Pause() != nil { // a watch that cannot be made is woken at once
+		if s.session.Status.Pause() != nil { // a watch that cannot be made is woken at once
 			return
 		}
 	}
@@ -66,8 +66,8 @@ func (s *locks) followDomain() {
 // former session.
 func (s *locks) followFormer() error {
 	former := s.client.former.Load()
-	if former != nil && former.Domain() == s.Domain() {
-		if _, err := s.renewDomain(former.Domain(), former.Applied()); err != nil {
+	if former != nil && former.table.Domain() == s.table.Domain() {
+		if _, err := s.renewDomain(former.table.Domain(), former.session.Applied()); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func (l *Locker) RenewDomain(ctx context.Context, seen driver.Fence) (renewed bo
 	if err != nil {
 		return false, err
 	}
-	return session.Within(ctx, s, func() (bool, error) { return s.renewDomain(seen.Domain, int64(seen.Token)) })
+	return session.Within(ctx, s.session.Status, func() (bool, error) { return s.renewDomain(seen.Domain, int64(seen.Token)) })
 }
 
 // Behind reports whether the ensemble lacks a fence of its domain that a lease had before the call.
@@ -92,20 +92,20 @@ func (l *Locker) Behind(ctx context.Context, seen driver.Fence) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	now, err := s.Present(ctx)
-	return err == nil && seen.Domain == s.Domain() && uint64(now) < seen.Token, err
+	now, err := s.session.Pulse.Present(ctx)
+	return err == nil && seen.Domain == s.table.Domain() && uint64(now) < seen.Token, err
 }
 
 // renewDomain gives the ensemble another domain if its data is older than the zxid, which was seen
 // before the call. If an answer is lost, the next read tells.
 func (s *locks) renewDomain(domain string, seen int64) (renewed bool, err error) {
 	path := s.client.cfg.domainPath()
-	now, err := s.FinalPresent()
+	now, err := s.session.Pulse.FinalPresent()
 	if err != nil {
 		return false, err
 	}
 	for {
-		n, err := s.Decide(path, session.OfNode)
+		n, err := s.session.Reads.Decide(path, session.OfNode)
 		if err != nil {
 			return false, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 		}
@@ -122,10 +122,10 @@ func (s *locks) renewDomain(domain string, seen int64) (renewed bool, err error)
 			return false, nil
 		}
 		next := uuid.New()
-		r := s.Write(&zk.SetDataRequest{Path: path, Data: []byte(next), Version: n.Version})
+		r := s.session.Writes.Do(&zk.SetDataRequest{Path: path, Data: []byte(next), Version: n.Version})
 		switch {
 		case r.Outcome == session.Applied:
-			s.Log.Error("zookeeper: the ensemble came back with older data, and gets another lock domain", "domain", domain, "missing", seen, "present", now)
+			s.log.Error("zookeeper: the ensemble came back with older data, and gets another lock domain", "domain", domain, "missing", seen, "present", now)
 			return true, s.adoptDomain(next)
 		case r.Outcome == session.Ended:
 			return false, fmt.Errorf("%w: %w", driver.ErrUnavailable, r.Err)

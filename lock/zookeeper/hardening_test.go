@@ -61,7 +61,7 @@ func TestCallsEndWithTrust(t *testing.T) {
 		if err := <-errs; !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("Ping() or OpenParents() = %v, want %v", err, driver.ErrUnavailable)
 		}
-		if s.Err() != nil {
+		if s.session.Status.Err() != nil {
 			t.Error("the call has waited until the session was over")
 		}
 	}

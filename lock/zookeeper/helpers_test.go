@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
@@ -78,8 +77,13 @@ func sessionOf(c *Client) *locks {
 }
 
 // watchedBy lists the paths of a session's watches, without that of the lock domain.
-func watchedBy(s *locks) []string {
-	return slices.DeleteFunc(s.Watched(), func(path string) bool { return path == s.client.cfg.domainPath() })
+func watchedBy(s *locks) (paths []string) {
+	for key := range s.session.Watches.Watched() {
+		if key.Path != s.client.cfg.domainPath() {
+			paths = append(paths, key.Path)
+		}
+	}
+	return paths
 }
 
 // taken is the lock of a key, which has to become free.
@@ -114,7 +118,7 @@ func crowd(t testing.TB, n int) []*Client {
 
 func killSession(t testing.TB, c *Client, p *testserver.Proxy) {
 	t.Helper()
-	zktest.KillSession(t, sessionOf(c).Session, p)
+	zktest.KillSession(t, sessionOf(c).table.Session, p)
 }
 
-func connOf(t testing.TB, s *locks) *zk.Conn { return zktest.Conn(t, s.Session) }
+func connOf(t testing.TB, s *locks) *zk.Conn { return zktest.Conn(t, s.session) }

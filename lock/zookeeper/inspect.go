@@ -21,7 +21,7 @@ func (l *Locker) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bo
 	}
 	path := l.c.cfg.lockPath(id)
 	look := func(path string) (session.Hint, error) {
-		return session.Within(ctx, s, func() (session.Hint, error) { return s.Look(path, session.OfNode) })
+		return session.Within(ctx, s.session.Status, func() (session.Hint, error) { return s.session.Reads.Look(path, session.OfNode) })
 	}
 	n, err := look(path)
 	if err == nil && n.Exists && n.Session == 0 {

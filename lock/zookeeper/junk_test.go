@@ -41,7 +41,7 @@ func TestJunkKeysLeaveNoZnodes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(locks) > 0 || p != "base" && len(p) != 3 {
+		if len(locks) > 0 || p != "home" && len(p) != 3 {
 			t.Errorf("%s/%s holds %q after its locks were given back", c.cfg.rootPath(), p, locks)
 		}
 	}

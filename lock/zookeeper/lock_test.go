@@ -10,17 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
-
-// age makes a lease one that reads before it deletes, without waiting for it.
-func age(l *Lease) { l.held.Backdate(2 * time.Second) }
 
 func TestOperatorDeletesTheLock(t *testing.T) {
 	t.Parallel()
@@ -64,7 +58,7 @@ func TestOperatorDeletesTheLock(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, 0)
 		lease := r.take(r.l)
-		age(lease)
+		r.age()
 		if err := r.raw.Delete(r.path, -1); err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +72,7 @@ func TestOperatorDeletesTheLock(t *testing.T) {
 			r := newRig(t, 0)
 			lease := r.take(r.l)
 			if old {
-				age(lease)
+				r.age()
 			}
 			if err := r.raw.Delete(r.path, -1); err != nil {
 				t.Fatal(err)
@@ -101,7 +95,7 @@ func TestOperatorDeletesTheMember(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	lease := r.take(r.l)
-	if err := r.raw.Delete(sessionOf(r.c).Member(), -1); err != nil {
+	if err := r.raw.Delete(sessionOf(r.c).session.Member(), -1); err != nil {
 		t.Fatal(err)
 	}
 	next := r.takeSoon(r.other) // when the heartbeat has noticed and the session is closed
@@ -109,26 +103,6 @@ func TestOperatorDeletesTheMember(t *testing.T) {
 	r.wantHeld(next)
 	r.release(lease)
 	r.wantHeld(next)
-}
-
-func TestOrphanIsRemoved(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	o := r.c.core.Owner
-	o.Try = "0"
-	orphan := sessionOf(r.c).Write(&zk.CreateRequest{Path: r.path, Data: o.Encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral})
-	if orphan.Outcome != session.Applied {
-		t.Fatalf("orphan: %+v", orphan)
-	}
-	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrLocked) {
-		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrLocked)
-	}
-	lease := r.take(r.l)
-	r.wantHeld(lease)
-	if token := lease.Fence().Token; token <= uint64(orphan.Zxid) {
-		t.Errorf("fence %d, and that of the orphan was %d", token, orphan.Zxid)
-	}
-	r.release(lease)
 }
 
 // A persistent znode in place of the lock that is no marker keeps everybody out,
@@ -231,62 +205,6 @@ func TestAcquireWaitsForOwnRelease(t *testing.T) {
 	}
 }
 
-func TestWaitersShareAWatch(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	lease := r.take(r.other)
-	ctx, cancel := context.WithCancel(bounded(t))
-	errs := make(chan error, 64)
-	for i := range 64 {
-		go func() {
-			if i%2 == 0 {
-				errs <- r.l.Wait(ctx, r.id)
-			} else {
-				errs <- r.l.Wait(bounded(t), r.id)
-			}
-		}()
-	}
-	s := sessionOf(r.c)
-	until(t, "a watch", func() bool { return len(watchedBy(s)) > 0 })
-	if n := len(watchedBy(s)); n != 1 {
-		t.Errorf("%d watches for one path, want 1", n)
-	}
-	cancel()
-	for range 32 {
-		if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
-			t.Errorf("Wait() = %v, want %v alone", err, context.Canceled)
-		}
-	}
-	r.release(lease)
-	for range 32 {
-		if err := <-errs; err != nil {
-			t.Errorf("Wait() = %v", err)
-		}
-	}
-	until(t, "no watch left", func() bool { return len(watchedBy(s)) == 0 })
-}
-
-// A lock that is released while the waiters' connection is down, and taken
-// again by others.
-func TestWaitAcrossReconnect(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	lease := r.take(r.other)
-	woken := make(chan error, 1)
-	go func() { woken <- r.l.Wait(bounded(t), r.id) }()
-	until(t, "watch", func() bool { return len(watchedBy(sessionOf(r.c))) == 1 })
-	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
-	r.proxy.Cut()
-	await(t, "reconnect", connect.Held())
-	r.release(lease)
-	again := r.take(r.other)
-	connect.Release()
-	if err := <-woken; err != nil {
-		t.Errorf("Wait() = %v", err)
-	}
-	r.release(again)
-}
-
 // A lease ends while it is checked, and the answer of the servers is from before. A check
 // without an answer says nothing about the lease.
 func TestCheckUnderWay(t *testing.T) {
@@ -371,7 +289,7 @@ func TestSessionEndsAsALockIsMade(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	s := sessionOf(r.c)
-	claim, _, err := s.Claim(r.path)
+	claim, _, err := s.table.Claim(r.path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,46 +300,14 @@ func TestSessionEndsAsALockIsMade(t *testing.T) {
 	})}
 	lease, err := claim.Acquire(ctx, held.Znode{Make: func(*held.Attempt) (string, int64, error) {
 		<-waits
-		s.GiveUp()
+		s.session.Trust.GiveUp()
 		return r.path, 1, nil
 	}})
 	if lease != nil || !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Acquire() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 	}
-	if mine, other, err := s.Claim(r.path); mine != nil || other != nil || !errors.Is(err, driver.ErrUnavailable) {
+	if mine, other, err := s.table.Claim(r.path); mine != nil || other != nil || !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Claim() in an ended session = %v, %v, %v, want %v", mine, other, err, driver.ErrUnavailable)
-	}
-}
-
-// A lock of the same process becomes free while the connection is down. The waiter asks no server
-// about the lock. It returns when the caller can take the lock.
-func TestWaitWithinAProcess(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	claim, _, err := sessionOf(r.c).Claim(r.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	requests := r.proxy.Count(r.path)
-	waits := make(chan struct{})
-	ctx := signalContext{bounded(t), sync.OnceFunc(func() { close(waits) })}
-	woken := make(chan error, 1)
-	go func() {
-		err := r.l.Wait(ctx, r.id)
-		_, down := r.c.usable()
-		woken <- errors.Join(err, down)
-	}()
-	await(t, "the waiter", waits)
-	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
-	r.proxy.Cut()
-	await(t, "reconnect", connect.Held())
-	claim.Free()
-	connect.Release()
-	if err := <-woken; err != nil {
-		t.Errorf("Wait() = %v, want <nil> and a usable client", err)
-	}
-	if n := requests.Seen().Total(); n != 0 {
-		t.Errorf("%d requests about a lock of this process, want 0", n)
 	}
 }
 
@@ -439,58 +325,12 @@ func TestCheckAfterAQuietTime(t *testing.T) {
 		t.Errorf("Check() without an answer = %v, want %v and %v", err, driver.ErrUnavailable, context.Canceled)
 	}
 	write.Release()
-	until(t, "the write is acknowledged", func() bool { return !lease.held.Table().Stale() })
+	until(t, "the write is acknowledged", func() bool { return !lease.held.Table().Session.Trust.Stale() })
 	clock.Advance(r.cfg.SessionTimeout / 3)
 	if left, err := lease.Check(bounded(t)); err != nil || left < r.cfg.SessionTimeout/2 {
 		t.Errorf("Check() = %v, %v, want more than half of the session", left, err)
 	}
 	r.release(lease)
-}
-
-// The session of a waiter ends. The caller tries again in the next one, which may tell more.
-func TestWaitOverTheEndOfASession(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	lease := r.take(r.other)
-	waited := make(chan error, 1)
-	go func() { waited <- r.l.Wait(bounded(t), r.id) }()
-	until(t, "a watch", func() bool { return len(watchedBy(sessionOf(r.c))) == 1 })
-	killSession(t, r.c, r.proxy)
-	if err := <-waited; err != nil {
-		t.Errorf("Wait() = %v, want <nil>", err)
-	}
-	r.release(lease)
-}
-
-// A lock that may not be read is not called free.
-func TestWaitForALockThatMayNotBeRead(t *testing.T) {
-	t.Parallel()
-	for name, watch := range map[string]bool{"at the first read": false, "at the watch": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, 0)
-			lease := r.take(r.other)
-			read := r.proxy.HoldNext(onRead(r.path))
-			if watch {
-				read.Release()
-				read = r.proxy.HoldNext(onWatch(r.path))
-			}
-			waited := make(chan error, 1)
-			go func() { waited <- r.l.Wait(bounded(t), r.id) }()
-			await(t, "read", read.Held())
-			if _, err := r.raw.SetACL(r.path, zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
-				t.Fatal(err)
-			}
-			read.Release()
-			if err := <-waited; !errors.Is(err, ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
-				t.Errorf("Wait() = %v, want %v and %v", err, ErrNotPermitted, driver.ErrUnavailable)
-			}
-			if holder, there, err := r.l.HeldBy(bounded(t), r.id); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, driver.ErrUnavailable) {
-				t.Errorf("HeldBy() = %v, %t, %v; want %v and %v", holder, there, err, ErrNotPermitted, driver.ErrUnavailable)
-			}
-			r.release(lease)
-		})
-	}
 }
 
 // 64 goroutines of three clients want one lock while connections break and

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Locker has an exclusive lock for each key ID. The lock is an ephemeral znode. A Locker is
@@ -45,13 +44,12 @@ func (l *Locker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver
 		if err != nil {
 			return nil, err
 		}
-		mine, other, err := s.Claim(path)
+		mine, other, err := s.table.Claim(path)
 		switch {
 		case err != nil:
 			return nil, err
 		case mine != nil:
-			m := &marks{s: s, path: path, on: l.marking, owner: s.Owned(req.Nonce.String())}
-			lease, err := m.acquire(ctx, mine)
+			lease, err := acquire(ctx, mine, &marker{s: s, path: path, owner: s.table.Client.Owned(req.Nonce.String()), on: l.marking})
 			if err != nil {
 				return nil, err
 			}
@@ -59,65 +57,8 @@ func (l *Locker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver
 		case !other.Releasing():
 			return nil, fmt.Errorf("%w: in this process", driver.ErrLocked)
 		}
-		if err := s.Await(ctx, other.Freed()); err != nil {
+		if err := s.session.Status.Await(ctx, other.Freed()); err != nil {
 			return nil, err
-		}
-	}
-}
-
-// Wait implements [driver.Locker]. The waiters of a process share a watch. Wait may return
-// too early, after a reconnect for example. A marker without a lock below it looks free,
-// and so does any other persistent znode in the place of the lock.
-func (l *Locker) Wait(ctx context.Context, id driver.KeyID) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s, err := l.c.usable()
-	if err != nil {
-		return err
-	}
-	err = s.awaitFree(ctx, l.c.cfg.lockPath(id))
-	if err == nil {
-		err = s.AwaitUp(ctx) // the caller will try to take the lock
-	}
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return ctx.Err()
-	case err != nil && s.Err() == nil: // otherwise the next session may tell
-		return fmt.Errorf("%w: wait: %w", driver.ErrUnavailable, err)
-	}
-	return nil
-}
-
-// awaitFree waits for the end of the lock at path, or below the marker at path.
-//
-// It does not watch a marker. A marker may stay for days, and so would the watch. So the
-// first read leaves no watch.
-func (s *locks) awaitFree(ctx context.Context, path string) error {
-	if cl := s.Find(path); cl != nil { // a lock of this process
-		return s.Await(ctx, cl.Freed())
-	}
-	n, err := s.DecideFor(ctx, path, session.OfNode)
-	if err != nil || !n.Exists {
-		return err
-	}
-	at := path
-	if n.Session == 0 {
-		at += lockChild
-	}
-	for {
-		watch := s.Watch(at, session.OnNode, nil)
-		if err := s.Await(ctx, watch.Armed()); err != nil {
-			return err
-		}
-		found, err := watch.Found()
-		switch {
-		case session.Refusal(err):
-			return err
-		case err == nil && found.Exists && found.Session == 0: // marked meanwhile, or no lock
-			at += lockChild
-		default:
-			return s.Await(ctx, watch.Woken()) // at once, if there is no lock
 		}
 	}
 }
@@ -130,7 +71,7 @@ func (l *Locker) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.Barrier(ctx)
+	return s.session.Pulse.Barrier(ctx)
 }
 
 // Visibility implements [driver.Locker].

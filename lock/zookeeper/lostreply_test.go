@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,17 @@ type rig struct {
 	raw   *zk.Conn
 	id    driver.KeyID
 	path  string
+
+	ahead *atomic.Int64 // of the lease clock of c, in ns
+}
+
+// age makes the leases of c old, so that the client reads a lock before it deletes it.
+func (r *rig) age() { r.ahead.Add(int64(2 * time.Second)) }
+
+// adjustable returns the configuration with a lease clock that can be put ahead, by ns.
+func adjustable(cfg Config) (Config, *atomic.Int64) {
+	began, ahead := time.Now(), new(atomic.Int64)
+	return cfg.WithClock(func() time.Duration { return time.Since(began) + time.Duration(ahead.Load()) }), ahead
 }
 
 // newRig has sessions that no test outlasts, unless timeout is given.
@@ -37,7 +49,7 @@ func newRig(t testing.TB, timeout time.Duration) *rig {
 	if timeout == 0 {
 		cfg.SessionTimeout = 60 * time.Second
 	}
-	r.cfg = cfg
+	r.cfg, r.ahead = adjustable(cfg)
 	r.cfg.Servers = []string{r.proxy.Addr()}
 	cfg.SessionTimeout = 60 * time.Second
 	r.other = open(t, cfg).Locker()
@@ -97,7 +109,7 @@ func (r *rig) wantHeld(l *Lease) {
 	}
 	token := uint64(stat.Czxid)
 	// MarkBegun moves a lock to another znode and leaves its fence.
-	if _, czxid := l.held.Where(); czxid != stat.Czxid || l.Fence().Token > token || l.marks.there == nil && l.Fence().Token != token {
+	if _, czxid := l.held.Where(); czxid != stat.Czxid || l.Fence().Token > token || l.marker.there == nil && l.Fence().Token != token {
 		r.Errorf("lock on the server: %s, %+v; want it to be that of fence %v", data, stat, l.Fence())
 	}
 }
@@ -119,7 +131,7 @@ func (r *rig) idle(c *Client) {
 	if s == nil {
 		return
 	}
-	if paths := s.Unsettled(); len(paths) > 0 {
+	if paths := s.table.Unsettled(); len(paths) > 0 {
 		r.Errorf("%q are claimed, and no lease stands for them", paths)
 	}
 }
@@ -240,7 +252,7 @@ func TestAbandonedLockKeepsItsClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if paths := s.Unsettled(); len(paths) != 1 {
+	if paths := s.table.Unsettled(); len(paths) != 1 {
 		t.Errorf("the session claims %q while it deletes the lock, want the lock's path", paths)
 	}
 	remove.Release()

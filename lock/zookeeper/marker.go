@@ -46,9 +46,9 @@ const lockChild = "/lock"
 // retention.
 func WithDurableMarkers() LockerOption { return func(l *Locker) { l.marking = true } }
 
-// marks is the knowledge of a lease about its key's marker, and the change that the release
+// marker is the knowledge of a lock about its key's marker, and the change that the release
 // will make to the marker.
-type marks struct {
+type marker struct {
 	s     *locks
 	path  string // of the key
 	owner held.Owner
@@ -67,8 +67,20 @@ type marks struct {
 	data   []byte // of the marker to leave, or nil to leave no marker
 }
 
-// at is the path of the lock.
-func (m *marks) at() string {
+var _ marks = (*marker)(nil)
+
+// place implements [marks]. It depends on the znode at the key's path, and that znode may change
+// at any time before the create.
+//
+//	nothing            the lock is the znode itself
+//	an ephemeral znode another owner holds the lock
+//	a marker           the lock is its child
+//	anything else      an error
+//
+// The cases exclude each other. An ephemeral znode has no children, so the child's create
+// proves that there is no ephemeral znode at the path. A znode with a child cannot be
+// deleted. So while the child is there, only its holder changes the marker.
+func (m *marker) place() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.marked {
@@ -77,78 +89,79 @@ func (m *marks) at() string {
 	return m.path
 }
 
-var _ driver.MarkingLease = (*Lease)(nil)
-
-// Marker implements [driver.MarkingLease].
-func (l *Lease) Marker() *driver.Marker {
-	if l.marks.found == nil {
-		return nil
+// follow implements [marks].
+func (m *marker) follow(r session.Result, n session.Decided) (moved bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	persistent := n.Exists && n.Session == 0
+	switch {
+	case m.marked && persistent:
+		return false, notMarker(m.path + lockChild)
+	case persistent && parseMarker(n.Data) == nil:
+		return false, notMarker(m.path)
+	case persistent:
+		m.marked = true
+		return true, nil
+	case m.marked && (r.RefusedBy(zk.ErrNoNode) || r.RefusedBy(zk.ErrNoChildrenForEphemerals)):
+		m.marked = false
+		return true, nil
 	}
-	m := *l.marks.found
-	return &m
+	return false, nil
 }
 
-// LeavesMarkers implements [driver.MarkingLease]. It is true with [WithDurableMarkers].
-func (l *Lease) LeavesMarkers() bool { return l.marks.on }
-
-// MarkOnRelease implements [driver.MarkingLease]. Without [WithDurableMarkers] it has no
-// effect, and an existing marker stays. If a marker could not be read back, because of its
-// state or because a name is too long, MarkOnRelease logs an error and changes nothing.
-func (l *Lease) MarkOnRelease(m *driver.Marker) {
-	if !l.marks.on {
-		return
+// confirm implements [marks]. It reads the marker above the lock. This is a deciding read, sent
+// after the create is known to be applied. So it shows the marker as it was then or later, and only
+// the holder of the lock changes it.
+func (m *marker) confirm() (ok bool, err error) {
+	if m.place() == m.path {
+		return true, nil
 	}
-	var data []byte
-	if m != nil {
-		var err error
-		if data, err = encodeMarker(m); err != nil {
-			l.marks.s.Log.Error("zookeeper: this marker cannot be left", "path", l.marks.path, "state", m.State, "error", err)
-			return
-		}
+	n, err := m.s.session.Reads.Decide(m.path, session.OfNode)
+	if err != nil || !n.Exists || n.Session != 0 {
+		return false, err
 	}
-	l.marks.mu.Lock()
-	defer l.marks.mu.Unlock()
-	if l.held.Over() == nil {
-		l.marks.set, l.marks.data = true, data
+	m.found, m.czxid, m.version = parseMarker(n.Data), n.Czxid, n.Version
+	if m.found == nil {
+		return false, notMarker(m.path)
 	}
+	m.there = n.Data
+	return true, nil
 }
 
-// deletion deletes the lock, and in the same transaction leaves, changes or removes the
-// marker. Only the holder of the lock touches the marker, so the operations name no
+// leave implements [marks]. Only the holder of the lock touches the marker, so the operations name no
 // version. If the servers refuse to remove a marker, the lock goes without it.
-func (m *marks) deletion(_ *held.Lease, refused *session.Result) []any {
-	ops := []any{&zk.DeleteRequest{Path: m.at(), Version: -1}}
+func (m *marker) leave(refused *session.Result) (ops []any, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case refused != nil && refused.RefusedAt(1, zk.ErrNotEmpty):
-		m.s.Log.Error("zookeeper: marker cannot be removed, it has foreign znodes below it", "path", m.path)
-		return ops
+		m.s.log.Error("zookeeper: marker cannot be removed, it has foreign znodes below it", "path", m.path)
+		return nil, true
 	case refused != nil:
-		return nil
+		return nil, false
 	case !m.leaves():
-		return ops
+		return nil, true
 	case !m.marked:
-		return append(ops, m.s.Persistent(m.path, m.data))
+		return []any{m.s.table.Client.Persistent(m.path, m.data)}, true
 	case m.data == nil:
-		return append(ops, &zk.DeleteRequest{Path: m.path, Version: -1})
+		return []any{&zk.DeleteRequest{Path: m.path, Version: -1}}, true
 	}
-	return append(ops, &zk.SetDataRequest{Path: m.path, Data: m.data, Version: -1})
+	return []any{&zk.SetDataRequest{Path: m.path, Data: m.data, Version: -1}}, true
 }
 
 // leaves reports whether the release changes the marker. Needs mu.
-func (m *marks) leaves() bool {
+func (m *marker) leaves() bool {
 	same := m.marked == (m.data != nil) && bytes.Equal(m.data, m.there)
 	return m.set && !m.bare && !same
 }
 
-// vanished warns if a lock was deleted by hand and its release had to leave, change or
-// remove a marker.
-func (m *marks) vanished() {
+// vanished implements [marks]. It warns if a lock was deleted by hand and its release had to leave,
+// change or remove a marker.
+func (m *marker) vanished() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.leaves() {
-		m.s.Log.Warn("zookeeper: lock vanished before its release, the key's marker stays as it is", "path", m.path)
+		m.s.log.Warn("zookeeper: lock vanished before its release, the key's marker stays as it is", "path", m.path)
 	}
 }
 

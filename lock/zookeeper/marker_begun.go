@@ -12,6 +12,42 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
+var _ driver.MarkingLease = (*Lease)(nil)
+
+// Marker implements [driver.MarkingLease].
+func (l *Lease) Marker() *driver.Marker {
+	if l.marker.found == nil {
+		return nil
+	}
+	m := *l.marker.found
+	return &m
+}
+
+// LeavesMarkers implements [driver.MarkingLease]. It is true with [WithDurableMarkers].
+func (l *Lease) LeavesMarkers() bool { return l.marker.on }
+
+// MarkOnRelease implements [driver.MarkingLease]. Without [WithDurableMarkers] it has no
+// effect, and an existing marker stays. If a marker could not be read back, because of its
+// state or because a name is too long, MarkOnRelease logs an error and changes nothing.
+func (l *Lease) MarkOnRelease(m *driver.Marker) {
+	if !l.marker.on {
+		return
+	}
+	var data []byte
+	if m != nil {
+		var err error
+		if data, err = encodeMarker(m); err != nil {
+			l.marker.s.log.Error("zookeeper: this marker cannot be left", "path", l.marker.path, "state", m.State, "error", err)
+			return
+		}
+	}
+	l.marker.mu.Lock()
+	defer l.marker.mu.Unlock()
+	if l.held.Over() == nil {
+		l.marker.set, l.marker.data = true, data
+	}
+}
+
 // MarkBegun implements [driver.MarkingLease]. It is one transaction. The transaction may share
 // a Multi with other writes. If there is no marker yet, it deletes the ephemeral znode of
 // the lock, and makes the marker and an ephemeral znode below it. Otherwise it sets the data
@@ -21,7 +57,7 @@ import (
 // marker was not acknowledged. [ErrNotPermitted] and any other refusal of the servers leave
 // the lock as it was, and later calls of MarkBegun and MarkOnRelease have no effect.
 func (l *Lease) MarkBegun(ctx context.Context, m driver.Marker) error {
-	if !l.marks.on {
+	if !l.marker.on {
 		return nil
 	}
 	data, err := encodeMarker(&m)
@@ -35,10 +71,10 @@ func (l *Lease) MarkBegun(ctx context.Context, m driver.Marker) error {
 	case settled == nil:
 		return unmarked(errors.New("another call is under way"))
 	}
-	mk := &marking{m: l.marks, data: data}
+	mk := &marking{m: l.marker, data: data}
 	mk.path, mk.czxid = l.held.Where()
 	done := make(chan error, 1)
-	l.marks.s.Further(func() {
+	l.marker.s.table.Further(func() {
 		here, err := mk.run(ctx, old) // a lock that is not young is read first, as before a delete
 		settled(mk.path, mk.czxid)
 		if !here {
@@ -63,7 +99,7 @@ func unmarked(err error) error { return fmt.Errorf("%w: mark: %w", driver.ErrUna
 // marker. The marking goes on when its caller has gone, because the release has to know
 // where the lock is.
 type marking struct {
-	m    *marks
+	m    *marker
 	data []byte // of the marker
 
 	path  string // where the lock is, as far as this marking knows
@@ -85,7 +121,7 @@ func (mk *marking) run(ctx context.Context, look bool) (here bool, err error) {
 				return true, unmarked(context.Cause(ctx))
 			}
 		}
-		r := mk.m.s.Write(mk.ops()...)
+		r := mk.m.s.session.Writes.Do(mk.ops()...)
 		switch {
 		case r.Outcome == session.Applied:
 			mk.applied(r.Zxid)
@@ -110,8 +146,8 @@ func (mk *marking) ops() []any {
 	if !mk.below() {
 		return []any{
 			&zk.DeleteRequest{Path: mk.m.path, Version: -1},
-			mk.m.s.Persistent(mk.m.path, mk.data),
-			mk.m.s.Ephemeral(mk.m.path+lockChild, mk.m.owner.Encode()),
+			mk.m.s.table.Client.Persistent(mk.m.path, mk.data),
+			mk.m.s.table.Client.Ephemeral(mk.m.path+lockChild, mk.m.owner.Encode()),
 		}
 	}
 	mk.m.mu.Lock()
@@ -124,7 +160,7 @@ func (mk *marking) ops() []any {
 // below its marker. A deciding read shows every earlier transaction. If the lock is below
 // its marker, run sends the marker's data again. This does no harm.
 func (mk *marking) look() (here bool, err error) {
-	n, err := mk.m.s.Decide(mk.path, session.OfNode)
+	n, err := mk.m.s.session.Reads.Decide(mk.path, session.OfNode)
 	switch {
 	case err != nil, !n.Exists:
 		return false, err
@@ -134,8 +170,8 @@ func (mk *marking) look() (here bool, err error) {
 		return false, nil
 	}
 	// The znode is the marker, or the lock of another owner, which has no children.
-	child, err := mk.m.s.Decide(mk.m.path+lockChild, session.OfNode)
-	if err != nil || child.Session != mk.m.s.ID() || !bytes.Equal(child.Data, mk.m.owner.Encode()) {
+	child, err := mk.m.s.session.Reads.Decide(mk.m.path+lockChild, session.OfNode)
+	if err != nil || child.Session != mk.m.s.session.Status.ID() || !bytes.Equal(child.Data, mk.m.owner.Encode()) {
 		return false, err
 	}
 	mk.applied(child.Czxid)

@@ -3,14 +3,12 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // begin marks the attempt of a lease, which has to succeed.
@@ -79,8 +77,8 @@ func TestMarkBegunLeavesTheMarkerAtOnce(t *testing.T) {
 				r.wantMarker(m)
 				r.wantHeld(lease)
 				after := e.mark(lease, m)
-				if got := len(lease.marks.deletion(nil, nil)) == 1; got != e.oneStep {
-					t.Errorf("the release writes nothing but its delete: %v, want %v", got, e.oneStep)
+				if more, _ := lease.marker.leave(nil); len(more) == 0 != e.oneStep {
+					t.Errorf("the release writes %d znodes beside its delete, want none: %v", len(more), e.oneStep)
 				}
 				r.release(lease)
 				r.wantMarker(after)
@@ -130,139 +128,6 @@ func TestMarkBegunRefusesWhatCannotBeRead(t *testing.T) {
 	r.wantHeld(lease)
 	r.release(lease)
 	r.wantMarker(nil)
-}
-
-// The transaction is lost, or its reply, and the caller waits until that is settled.
-func TestMarkBegunLost(t *testing.T) {
-	t.Parallel()
-	for name, before := range befores() {
-		for _, loss := range losses {
-			for _, e := range begunEndings() {
-				t.Run(name+", "+loss.name+", "+e.name, func(t *testing.T) {
-					t.Parallel()
-					r := newMarkerRig(t, 0)
-					if before != nil {
-						r.mark(before)
-					}
-					lease := r.take(r.l)
-					lost := loss.lose(r.proxy, r.onLock())
-					m := r.begin(lease)
-					await(t, "the loss", lost)
-					r.wantHeld(lease)
-					r.wantLocked()
-					r.wantMarker(m)
-					after := e.mark(lease, m)
-					r.release(lease)
-					r.wantMarker(after)
-					r.idle(r.c)
-				})
-			}
-		}
-	}
-}
-
-// The caller gives up while it is not known what became of the transaction, and
-// gives the lock back. What the release says is left, whatever became of the transaction.
-func TestMarkBegunGivenUp(t *testing.T) {
-	t.Parallel()
-	for name, before := range befores() {
-		for _, loss := range losses {
-			for _, end := range []string{"cleared", "silent", "as before"} {
-				t.Run(name+", "+loss.name+", "+end, func(t *testing.T) {
-					t.Parallel()
-					r := newMarkerRig(t, 0)
-					if before != nil {
-						r.mark(before)
-					}
-					lease, m := r.take(r.l), newMarker(driver.StateUnknown)
-					connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
-					lost := loss.lose(r.proxy, r.onLock())
-					ctx, cancel := context.WithCancel(bounded(t))
-					go func() { <-lost; <-connect.Held(); cancel() }()
-					if err := lease.MarkBegun(ctx, *m); !errors.Is(err, driver.ErrUnavailable) {
-						t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrUnavailable)
-					}
-					if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, driver.ErrUnavailable) {
-						t.Errorf("MarkBegun() while another one is under way = %v, want %v", err, driver.ErrUnavailable)
-					}
-					switch end {
-					case "cleared":
-						lease.MarkOnRelease(nil)
-					case "as before":
-						lease.MarkOnRelease(before)
-					}
-					lease.ReleaseInBackground()
-					connect.Release()
-					r.idle(r.c)
-					next := r.take(r.other)
-					switch {
-					case end == "cleared":
-						wantFound(t, next, nil)
-					case end == "as before":
-						wantFound(t, next, before)
-					case loss.name == "reply lost":
-						wantFound(t, next, m)
-					default:
-						wantFound(t, next, before)
-					}
-					r.release(next)
-				})
-			}
-		}
-	}
-}
-
-// A release that is asked for while the transaction is on its way waits for it.
-func TestMarkBegunOvertakenByTheRelease(t *testing.T) {
-	t.Parallel()
-	for name, before := range befores() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newMarkerRig(t, 0)
-			if before != nil {
-				r.mark(before)
-			}
-			lease := r.take(r.l)
-			hold := r.proxy.HoldNext(r.onLock())
-			result := make(chan error, 1)
-			go func() { result <- lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)) }()
-			await(t, "transaction", hold.Held())
-			checked := make(chan error, 1)
-			go func() { _, err := lease.Check(bounded(t)); checked <- err }()
-			lease.MarkOnRelease(nil)
-			lease.ReleaseInBackground()
-			hold.Release()
-			if err := <-result; !errors.Is(err, driver.ErrLeaseLost) {
-				t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrLeaseLost)
-			}
-			if err := <-checked; err != nil && !errors.Is(err, driver.ErrLeaseLost) {
-				t.Errorf("Check() = %v", err)
-			}
-			r.release(lease)
-			r.wantMarker(nil)
-			r.idle(r.c)
-		})
-	}
-}
-
-// A release that is asked for at the very moment at which a transaction is settled
-// finds it under way or not.
-func TestMarkBegunSettledWhileTheLeaseIsReleased(t *testing.T) {
-	t.Parallel()
-	r := newMarkerRig(t, 0)
-	for range 200 {
-		lease := r.take(r.l)
-		settled, _, err := lease.held.Move()
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for lease.held.Over() == nil {
-			}
-			settled(lease.held.Where())
-		}()
-		r.release(lease)
-	}
 }
 
 // A lease is not taken for lost because its lock is moved at that moment.
@@ -316,38 +181,6 @@ func TestMoveIsSettledWhileTheLeaseIsChecked(t *testing.T) {
 	r.delete(to)
 }
 
-// With its session goes the lock. The marker stays, and nothing takes the key back.
-func TestMarkBegunOutlivesItsSession(t *testing.T) {
-	t.Parallel()
-	for name, before := range befores() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newMarkerRig(t, 0)
-			if before != nil {
-				r.mark(before)
-			}
-			lease := r.take(r.l)
-			m := r.begin(lease)
-			old := sessionOf(r.c)
-			until(t, "session killed", func() bool {
-				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.ID(), password(r.proxy))
-				return err == nil || old.Err() != nil
-			})
-			next := r.takeSoon(r.other)
-			wantFound(t, next, m)
-			r.wantLost(lease)
-			lease.MarkOnRelease(completed())
-			if err := lease.MarkBegun(bounded(t), *completed()); !errors.Is(err, driver.ErrLeaseLost) {
-				t.Errorf("MarkBegun() of a lost lease = %v, want %v", err, driver.ErrLeaseLost)
-			}
-			r.release(lease)
-			r.idle(r.c)
-			r.wantHeld(next)
-			r.wantMarker(m)
-		})
-	}
-}
-
 // An operator deletes the lock by hand. An attempt that has not begun does not begin,
 // and what has come in place of its lock stays.
 func TestMarkBegunAfterAnOperatorsDelete(t *testing.T) {
@@ -366,7 +199,7 @@ func TestMarkBegunAfterAnOperatorsDelete(t *testing.T) {
 				}
 				var next *Lease
 				if relocked || before != nil { // a young lock below a marker is not looked at
-					age(lease)
+					r.age()
 				}
 				if relocked {
 					next = r.take(r.other)
@@ -412,7 +245,7 @@ func TestMarkBegunOfALockThatMayNotBeRead(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	lease := r.take(r.l)
-	age(lease)
+	r.age()
 	if _, err := r.raw.SetACL(r.path, zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
 		t.Fatal(err)
 	}
@@ -433,92 +266,15 @@ func TestMarkBegunWithoutTime(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
 	lease := r.take(r.l)
-	data, err := newMarker(driver.StateUnknown).AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mk := &marking{m: lease.marks, data: data}
-	mk.path, mk.czxid = lease.held.Where()
+	r.age() // so that the znode is read first
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if here, err := mk.run(over, true); !here || !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("run() = %v, %v, want that the lock is here, and %v", here, err, context.Canceled)
+	if err := lease.MarkBegun(over, *newMarker(driver.StateUnknown)); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v", err, context.Canceled)
 	}
+	r.wantHeld(lease) // which waits for the end of the call
 	r.wantMarker(nil)
 	r.release(lease)
-}
-
-// A transaction that never left the process says nothing about later ones.
-func TestMarkBegunWithoutAConnection(t *testing.T) {
-	t.Parallel()
-	r := newMarkerRig(t, 0)
-	lease := r.take(r.l)
-	r.proxy.Refuse(true)
-	r.proxy.Cut()
-	until(t, "disconnected", func() bool { _, err := r.c.usable(); return err != nil })
-	if err := lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrUnavailable)
-	}
-	r.proxy.Restore()
-	m := completed()
-	lease.MarkOnRelease(m)
-	r.release(lease)
-	r.wantMarker(m)
-}
-
-// Attempts that begin at the same moment share a transaction, and one that cannot
-// does not harm the others.
-func TestMarkBegunSharesAMulti(t *testing.T) {
-	t.Parallel()
-	r := newMarkerRig(t, 0)
-	s := sessionOf(r.c)
-	ids := []driver.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
-	r.leave(ids[1], newMarker(driver.StateUnknown))
-	var batch []session.Request
-	var all []*marking
-	var leases []*Lease
-	var settle []func(string, int64)
-	for _, id := range ids {
-		lease, err := r.l.TryAcquire(bounded(t), request(id))
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, _ := encodeMarker(newMarker(driver.StateUnknown))
-		mk := &marking{m: lease.(*Lease).marks, data: data}
-		mk.path, mk.czxid = lease.(*Lease).held.Where()
-		settled, _, err := lease.(*Lease).held.Move()
-		if err != nil {
-			t.Fatal(err)
-		}
-		leases, settle = append(leases, lease.(*Lease)), append(settle, settled)
-		all, batch = append(all, mk), append(batch, session.Request{Ops: mk.ops()})
-	}
-	if err := r.raw.Delete(r.cfg.lockPath(ids[2]), -1); err != nil {
-		t.Fatal(err)
-	}
-	results := s.Batch(batch...)
-	zxids := map[int64]int{}
-	for i, mk := range all {
-		got := results[i]
-		if want := map[bool]session.Outcome{false: session.Applied, true: session.Refused}[i == 2]; got.Outcome != want {
-			t.Errorf("write %d: %+v, want outcome %v", i, got, want)
-		}
-		if got.Outcome == session.Applied {
-			zxids[got.Zxid]++
-			mk.applied(got.Zxid)
-		}
-		settle[i](mk.path, mk.czxid)
-		if i != 2 {
-			r.wantHeld(leases[i])
-		}
-		r.release(leases[i])
-	}
-	if len(zxids) >= len(ids)-1 {
-		t.Errorf("the transactions were %v, want fewer than attempts", zxids)
-	}
-	if got := r.marked(ids...); !slices.Equal(got, []bool{true, true, false, true}) {
-		t.Errorf("markers left: %v", got)
-	}
 }
 
 // Waiters for a lock that is moved below its marker wait for it there, also where
@@ -580,37 +336,4 @@ func TestMarkerRemovalSparesRunningAttempts(t *testing.T) {
 	r.wantHeld(lease)
 	r.wantMarker(m)
 	r.release(lease)
-}
-
-// The reply to the transaction of MarkBegun is lost, and an operator deletes the lock below the
-// new marker, or puts a copy in its place. So the handler must not run.
-func TestMarkBegunLostAndItsLockDeleted(t *testing.T) {
-	t.Parallel()
-	for _, copied := range []bool{false, true} {
-		t.Run(map[bool]string{false: "deleted", true: "copied"}[copied], func(t *testing.T) {
-			t.Parallel()
-			r := newMarkerRig(t, 0)
-			lease := r.take(r.l)
-			m := newMarker(driver.StateUnknown)
-			hold := r.proxy.HoldNextReply(r.onChild())
-			marked := make(chan error, 1)
-			go func() { marked <- lease.MarkBegun(bounded(t), *m) }()
-			await(t, "the marker is there", hold.Held())
-			r.delete(r.path + lockChild)
-			if copied {
-				if _, err := r.raw.Create(r.path+lockChild, lease.marks.owner.Encode(), zk.FlagEphemeral, r.cfg.ACL); err != nil {
-					t.Fatal(err)
-				}
-			}
-			r.proxy.Cut()
-			if err := <-marked; !errors.Is(err, driver.ErrLeaseLost) {
-				t.Errorf("MarkBegun() = %v, want %v", err, driver.ErrLeaseLost)
-			}
-			hold.Release()
-			r.wantLost(lease)
-			r.release(lease)
-			r.wantMarker(m)
-			r.idle(r.c)
-		})
-	}
 }

@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/go-zookeeper/zk"
@@ -252,8 +251,8 @@ func TestMarkerIsNotLeftByADeadSession(t *testing.T) {
 			lease.MarkOnRelease(completed())
 			old := sessionOf(r.c)
 			until(t, "session killed", func() bool {
-				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.ID(), password(r.proxy))
-				return err == nil || old.Err() != nil
+				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.session.Status.ID(), password(r.proxy))
+				return err == nil || old.session.Status.Err() != nil
 			})
 			next := r.takeSoon(r.other)
 			wantFound(t, next, before)
@@ -307,7 +306,7 @@ func TestMarkerAfterAnOperatorsDelete(t *testing.T) {
 			t.Parallel()
 			r := newMarkerRig(t, 0)
 			lease := r.deletedByHand(e)
-			age(lease)
+			r.age()
 			next := r.take(r.other)
 			r.release(lease)
 			r.wantHeld(next)
@@ -360,56 +359,13 @@ func TestMarkerOrphanIsRemoved(t *testing.T) {
 	o := r.c.core.Owner
 	o.Try = "0"
 	orphan := &zk.CreateRequest{Path: r.path + lockChild, Data: o.Encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}
-	if got := sessionOf(r.c).Write(orphan); got.Outcome != session.Applied {
+	if got := sessionOf(r.c).session.Writes.Do(orphan); got.Outcome != session.Applied {
 		t.Fatalf("orphan: %+v", got)
 	}
 	lease := r.take(r.l)
 	r.wantHeld(lease)
 	wantFound(t, lease, m)
 	r.release(lease)
-}
-
-// A write of several operations is judged as one, wherever it is in a batch, and
-// told which of its own operations was refused.
-func TestMarkerReleasesShareAMulti(t *testing.T) {
-	t.Parallel()
-	r := newMarkerRig(t, 0)
-	at := func(id driver.KeyID) string { return r.cfg.lockPath(id) }
-	ids := []driver.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
-	r.leave(ids[0], completed())
-	for _, id := range ids[1:] {
-		create(t, r.raw, at(id), 0)
-	}
-	create(t, r.raw, at(ids[2])+"/mine", 0)
-	del := func(path string) any { return &zk.DeleteRequest{Path: path, Version: -1} }
-	leave := func(path string) any { return &zk.CreateRequest{Path: path, Acl: r.cfg.ACL} }
-	var batch []session.Request
-	for _, ops := range [][]any{
-		{del(at(ids[0])), leave(at(ids[0]))},
-		{del(at(ids[1])), leave(at(ids[1])), del(at(ids[0]) + "/none")},
-		{del(at(ids[2]) + "/mine"), leave(at(ids[2]) + "/mine"), del(at(ids[2]))},
-		{del(at(ids[3])), leave(at(ids[3]))},
-	} {
-		batch = append(batch, session.Request{Ops: ops})
-	}
-	results := sessionOf(r.c).Batch(batch...)
-	for i, want := range []session.Result{
-		{Outcome: session.Applied},
-		{Outcome: session.Refused, Op: 2, Err: zk.ErrNoNode},
-		{Outcome: session.Refused, Op: 2, Err: zk.ErrNotEmpty},
-		{Outcome: session.Applied},
-	} {
-		got := results[i]
-		if got.Outcome != want.Outcome || got.Op != want.Op || !errors.Is(got.Err, want.Err) {
-			t.Errorf("write %d: %+v, want %+v", i, got, want)
-		}
-		if want.Outcome == session.Applied && (len(got.Created) != 2 || got.Created[1] != at(ids[i])) {
-			t.Errorf("write %d created %q, want its own path", i, got.Created)
-		}
-	}
-	if got := r.marked(ids...); !slices.Equal(got, []bool{true, true, true, true}) {
-		t.Errorf("znodes there: %v", got)
-	}
 }
 
 // An operator deletes the lock and its marker before the new holder has read the marker. The

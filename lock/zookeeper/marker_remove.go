@@ -85,10 +85,10 @@ func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerS
 // serverNow is the time of the ensemble's clock, in milliseconds. The ensemble stamps every
 // write, so serverNow makes a write and reads its stamp.
 func serverNow(ctx context.Context, s *locks) (ms int64, err error) {
-	if err := s.Barrier(ctx); err != nil {
+	if err := s.session.Pulse.Barrier(ctx); err != nil {
 		return 0, err
 	}
-	n, err := s.DecideFor(ctx, s.Member(), session.OfNode)
+	n, err := s.session.Reads.DecideFor(ctx, s.session.Member(), session.OfNode)
 	if err == nil && !n.Exists {
 		err = session.ErrNoMember
 	}
@@ -155,7 +155,7 @@ func (r *removal) list(ctx context.Context, path string) (*locks, []string, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	n, err := s.DecideFor(ctx, path, session.OfChildren)
+	n, err := s.session.Reads.DecideFor(ctx, path, session.OfChildren)
 	return s, n.Names, err
 }
 
@@ -186,10 +186,10 @@ func (r *removal) below(ctx context.Context, parent string) error {
 // look reads the znode at the path of a key, and removes it if it is a marker to remove.
 func (r *removal) look(ctx context.Context, s *locks, id driver.KeyID) error {
 	path := r.c.cfg.lockPath(id)
-	n, err := s.DecideFor(ctx, path, session.OfNode)
+	n, err := s.session.Reads.DecideFor(ctx, path, session.OfNode)
 	switch {
 	case errors.Is(err, ErrNotPermitted):
-		s.Log.Warn("zookeeper: the servers do not permit to read this znode", "error", err)
+		s.log.Warn("zookeeper: the servers do not permit to read this znode", "error", err)
 		return nil
 	case err != nil:
 		return err
@@ -198,7 +198,7 @@ func (r *removal) look(ctx context.Context, s *locks, id driver.KeyID) error {
 	}
 	m := parseMarker(n.Data)
 	if m == nil {
-		s.Log.Warn("zookeeper: this znode keeps its key from being locked", "error", notMarker(path))
+		s.log.Warn("zookeeper: this znode keeps its key from being locked", "error", notMarker(path))
 		return nil
 	}
 	r.count(&r.stats.Looked)
@@ -242,17 +242,17 @@ func (r *removal) settled(ctx context.Context, id driver.KeyID, m *driver.Marker
 // below the marker first, because a conflict at the path would cost other writes of the
 // same transaction a second try.
 func (r *removal) remove(ctx context.Context, s *locks, path string, judged session.Decided) (bool, error) {
-	mine, _, err := s.Claim(path)
+	mine, _, err := s.table.Claim(path)
 	if mine == nil { // without an error, another goroutine of this process has or wants the lock
 		return false, err
 	}
-	m := &marks{s: s, path: path, on: true, owner: s.Owned("removes the marker"), marked: true}
-	lease, err := m.acquire(ctx, mine)
+	m := &marker{s: s, path: path, on: true, owner: s.table.Client.Owned("removes the marker"), marked: true}
+	lease, err := acquire(ctx, mine, m)
 	switch {
 	case errors.Is(err, driver.ErrLocked):
 		return false, nil
 	case errors.Is(err, ErrNotPermitted): // another identity's marker must not end every pass
-		s.Log.Warn("zookeeper: the servers do not permit to remove this marker", "error", err)
+		s.log.Warn("zookeeper: the servers do not permit to remove this marker", "error", err)
 		return false, nil
 	case err != nil:
 		return false, err

@@ -106,7 +106,7 @@ func TestParentsAreMadeForLocksOnly(t *testing.T) {
 	for want, use := range []func(){func() {}, func() { takeOne(t, c) }} {
 		use()
 		names, _, err := raw.Children(c.cfg.rootPath())
-		if err != nil || len(names) != want+1 { // and "base"
+		if err != nil || len(names) != want+1 { // and "home"
 			t.Errorf("Children(%s) = %q, %v; want %d parents", c.cfg.rootPath(), names, err, want)
 		}
 	}
@@ -162,7 +162,7 @@ func TestParentIsMadeOnceForAllWhoMissIt(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			if err := s.EnsureParents(parent + "/x"); err != nil {
+			if err := s.table.Parents.EnsureParents(parent + "/x"); err != nil {
 				t.Errorf("EnsureParents() = %v", err)
 			}
 		})
@@ -183,7 +183,7 @@ func TestLostParent(t *testing.T) {
 	for path, lose := range map[string]func(testserver.Match) <-chan struct{}{"/reply": r.proxy.DropNextReply, "/request": r.proxy.DropNextRequest} {
 		path = r.cfg.Chroot + path
 		lost := lose(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path)))
-		if err := s.EnsureParents(path + "/x"); err != nil {
+		if err := s.table.Parents.EnsureParents(path + "/x"); err != nil {
 			t.Errorf("EnsureParents() = %v, want <nil>", err)
 		}
 		await(t, "the loss", lost)
@@ -199,20 +199,20 @@ func TestParentsAboveParents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	s, top := sessionOf(r.c), r.cfg.Chroot+"/top"
-	if err := s.EnsureParents(top + "/a/b/x"); err != nil {
+	if err := s.table.Parents.EnsureParents(top + "/a/b/x"); err != nil {
 		t.Errorf("EnsureParents() = %v, want <nil>", err)
 	}
 	if there, _, err := r.raw.Exists(top + "/a/b"); !there || err != nil {
 		t.Errorf("Exists() = %t, %v, want the lowest parent", there, err)
 	}
-	if err := s.EnsureParents("/x"); err != nil {
+	if err := s.table.Parents.EnsureParents("/x"); err != nil {
 		t.Errorf("EnsureParents() right below / = %v, want <nil>", err)
 	}
 	r.delete(top+"/a/b", top+"/a")
 	match := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(top+"/a/b"))
 	create := r.proxy.HoldNext(match)
 	ensured := make(chan error, 1)
-	go func() { ensured <- s.EnsureParents(top + "/a/b/x") }()
+	go func() { ensured <- s.table.Parents.EnsureParents(top + "/a/b/x") }()
 	for try := range held.MaxTries {
 		await(t, "create", create.Held())
 		if try > 0 {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,12 +19,6 @@ import (
 )
 
 // These tests have servers answer from the past, as a follower does that is behind.
-
-// aged makes a lease look as if it had been held for longer than young.
-func aged(l *Lease) *Lease {
-	l.held.Backdate(2 * time.Second)
-	return l
-}
 
 // reconnect cuts the connection and returns when there is another one.
 func reconnect(t testing.TB, c *Client, p *testserver.Proxy) {
@@ -45,7 +38,7 @@ func reconnectAfter(t testing.TB, c *Client, lose func()) {
 	})()
 	lose()
 	await(t, "connection lost", cut)
-	until(t, "connected again", func() bool { _, err := s.Hint("/", session.OfNode); return err == nil })
+	until(t, "connected again", func() bool { _, err := s.session.Reads.Hint("/", session.OfNode); return err == nil })
 }
 
 // A lock is released right after a reconnect, to a server that does not know of the
@@ -54,7 +47,8 @@ func TestReleaseAtAServerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	for round := range 20 {
-		lease := aged(r.take(r.l))
+		lease := r.take(r.l)
+		r.age()
 		r.proxy.Lag(testserver.Contains(r.path))
 		if round%2 == 0 {
 			r.proxy.Cut()
@@ -78,7 +72,8 @@ func TestReleaseBeforeTheFirstWriteOfAConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	for round := range 5 {
-		lease := aged(r.take(r.l))
+		lease := r.take(r.l)
+		r.age()
 		r.proxy.Lag(testserver.Contains(r.path))
 		reconnectAfter(t, r.c, func() { await(t, "a heartbeat", r.proxy.DropNextReply(testserver.Op(testserver.OpMulti))) })
 		if err := lease.Release(bounded(t)); err != nil {
@@ -97,7 +92,8 @@ func TestLostReleaseAtAServerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	for round := range 20 {
-		lease := aged(r.take(r.l))
+		lease := r.take(r.l)
+		r.age()
 		r.proxy.Lag(testserver.Contains(r.path))
 		r.proxy.DropNextRequest(r.onLock()) // not applied, but the client cannot know
 		r.release(lease)
@@ -105,27 +101,6 @@ func TestLostReleaseAtAServerThatIsBehind(t *testing.T) {
 			t.Fatalf("round %d: Release() = <nil>, and the lock is still there", round)
 		}
 		r.proxy.Restore()
-		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
-	}
-}
-
-// The reply to a create is lost, and the next server shows a lock that this session had
-// before: an orphan. Another owner has the lock by now, and keeps it.
-func TestOrphanOfThePast(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	for round := range 20 {
-		theirs := r.supersede(r.l)
-		r.proxy.DropNextReply(r.onLock())
-		if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, driver.ErrLocked) {
-			t.Errorf("round %d: TryAcquire() = %v, want %v", round, err, driver.ErrLocked)
-		}
-		r.wantHeld(theirs)
-		if t.Failed() {
-			return
-		}
-		r.proxy.Restore()
-		r.release(theirs)
 		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
 	}
 }
@@ -147,43 +122,6 @@ func (r *rig) supersede(l *Locker) (theirs *Lease) {
 	}
 	r.proxy.LagTo(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.path)), answer)
 	return theirs
-}
-
-// A create is refused, and the connection breaks before the read that decides has left the
-// library's queue. The library sends the read over the next connection, in front of every write,
-// to a server that shows a lock which this session had before. So the answer decides nothing.
-// In some rounds the library fails the read instead, and in the first other one the test is over.
-func TestOrphanOfThePastOverALaterConnection(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	cfg, jam := r.cfg, jam{stuck: make(chan struct{})}
-	cfg.Dial = jam.dial
-	c := open(t, cfg)
-	queue := reflect.ValueOf(connOf(t, sessionOf(c))).Elem().FieldByName("sendChan")
-	theirs := r.supersede(c.Locker())
-	for range 100 {
-		create := r.proxy.HoldNextReply(r.onLock())
-		acquired := make(chan error, 1)
-		go func() {
-			_, err := c.Locker().TryAcquire(bounded(t), request(r.id))
-			acquired <- err
-		}()
-		await(t, "the create is answered", create.Held())
-		jam.next.Store(true)
-		go func() { _, _ = sessionOf(c).Hint("/", session.OfNode) }()
-		await(t, "a write is stuck", jam.stuck)
-		create.Release()
-		until(t, "the next read is in the library's queue", func() bool { return queue.Len() > 0 })
-		r.proxy.Cut()
-		if err := <-acquired; !errors.Is(err, driver.ErrLocked) {
-			t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrLocked)
-		}
-		r.wantHeld(theirs)
-		if t.Failed() || r.proxy.Lagged() > 0 {
-			return
-		}
-	}
-	t.Error("no read was answered from the past")
 }
 
 // jam makes connections that can get stuck in a write.
@@ -278,7 +216,7 @@ func TestConnectTellsTheHighestZxid(t *testing.T) {
 	r := newRig(t, 0)
 	var seen connects
 	r.proxy.DropNextRequest(seen.record)
-	session := sessionOf(r.c).ID()
+	session := sessionOf(r.c).session.Status.ID()
 	for range 10 {
 		lease := r.take(r.l)
 		_, before := seen.last()
@@ -294,7 +232,7 @@ func TestConnectTellsTheHighestZxid(t *testing.T) {
 	killSession(t, r.c, r.proxy)
 	until(t, "another session", func() bool {
 		s := sessionOf(r.c)
-		return s != nil && s.ID() != session
+		return s != nil && s.session.Status.ID() != session
 	})
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
@@ -339,7 +277,7 @@ func TestServerThatIsBehindIsLeft(t *testing.T) {
 	for other.Accepted() < 5 {
 		began, refused := time.Now(), other.Accepted()
 		reconnect(t, c, r.proxy)
-		if took := time.Since(began); took > (s.Timeout()-session.Margin(s.Timeout(), testTick))/2 {
+		if took := time.Since(began); took > (s.session.Trust.Timeout()-session.Margin(s.session.Trust.Timeout(), testTick))/2 {
 			t.Errorf("connected again after %v, want it at once", took)
 		}
 		if n := other.Accepted() - refused; n > 1 {
@@ -347,7 +285,7 @@ func TestServerThatIsBehindIsLeft(t *testing.T) {
 		}
 	}
 	if sessionOf(c) != s {
-		t.Errorf("the session has ended: %v", s.Err())
+		t.Errorf("the session has ended: %v", s.session.Status.Err())
 	}
 	r.wantHeld(lease)
 	r.release(lease)
@@ -383,8 +321,8 @@ func TestRebuiltEnsemble(t *testing.T) {
 	mu.Unlock()
 	began := time.Now()
 	proxy.Cut()
-	await(t, "session given up", old.Over())
-	if why := old.Err(); !errors.Is(why, session.ErrGivenUp) {
+	await(t, "session given up", old.session.Status.Over())
+	if why := old.session.Status.Err(); !errors.Is(why, session.ErrGivenUp) {
 		t.Errorf("the session ended with %v, want %v", why, session.ErrGivenUp)
 	}
 	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
@@ -412,6 +350,7 @@ func TestReleaseAtAFollowerThatWasSuspended(t *testing.T) {
 	far.Refuse(true)
 	cfg := config(t, near.Addr(), far.Addr())
 	cfg.SessionTimeout = 30 * time.Second
+	cfg, ahead := adjustable(cfg)
 	c := open(t, cfg)
 	raw := rawConn(t, leader.Hosts())
 	for round := range 8 {
@@ -422,8 +361,9 @@ func TestReleaseAtAFollowerThatWasSuspended(t *testing.T) {
 			if err != nil {
 				t.Fatalf("TryAcquire() = %v", err)
 			}
-			held = append(held, aged(lease.(*Lease)))
+			held = append(held, lease.(*Lease))
 		}
+		ahead.Add(int64(2 * time.Second)) // so that the releases read first
 		var ops []any
 		for i := range 100 {
 			ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/x%d", cfg.Chroot, i), Acl: zk.WorldACL(zk.PermAll)},

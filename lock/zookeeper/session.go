@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/go-zookeeper/zk"
@@ -15,34 +16,39 @@ import (
 
 // locks is the state of lockers in one session.
 type locks struct {
-	*held.Table
-	client *Client
+	session *session.Session
+	table   *held.Table
+	client  *Client
+	log     *slog.Logger
 
-	// parents has the names of the existing parents of locks, and of those that a lock is
+	// made has the names of the existing parents of locks, and of those that a lock is
 	// about to make. On an empty ensemble nearly every lock of the first thousands is the
 	// first one below its parent. If such locks were sent without their parents, hundreds
 	// of callers would wait for thousands of refused writes (BenchmarkColdStart in bench).
-	parents sync.Map
+	made sync.Map
 }
+
+// Claims is for [held.TableOf].
+func (s *locks) Claims() *held.Table { return s.table }
 
 // prepare makes the locks of a new session. It fails if the session may not be used for
 // locks.
 func (c *Client) prepare(ctx context.Context, s *session.Session) (any, error) {
-	l := &locks{Table: held.NewTable(&c.core, s), client: c}
-	return session.Within(ctx, s, func() (any, error) {
+	l := &locks{session: s, table: held.NewTable(&c.core, s), client: c, log: c.cfg.Logger}
+	return session.Within(ctx, s.Status, func() (any, error) {
 		if err := l.learnDomain(); err != nil {
 			return nil, err
 		}
-		if err := l.agreeOnBase(); err != nil {
+		if err := l.agreeOnHome(); err != nil {
 			return nil, err
 		}
 		if err := l.followFormer(); err != nil {
 			return nil, err
 		}
-		l.Go(l.followDomain)
-		there, _ := l.Look(c.cfg.rootPath(), session.OfChildren) // after an error all seem to be missing
+		s.Status.Go(l.followDomain)
+		there, _ := s.Reads.Look(c.cfg.rootPath(), session.OfChildren) // after an error all seem to be missing
 		for _, name := range there.Names {
-			l.parents.Store(name, true)
+			l.made.Store(name, true)
 		}
 		return l, nil
 	})
@@ -58,22 +64,22 @@ func (c *Client) usable() (*locks, error) {
 	return s.Local().(*locks), nil
 }
 
-// ErrBaseMismatch says that another Config.Base is in use with the locks below
-// Config.Root. To change the base, stop all instances, settle all open records, and delete
-// the znode "base" below the root. Under another base the locks are of another domain.
-var ErrBaseMismatch = errors.New("zookeeper: another Config.Base is in use with these locks")
+// ErrHomeMismatch says that another Config.Home is in use with the locks below
+// Config.Root. To change the home, stop all instances, settle all open records, and delete
+// the znode "home" below the root. Under another home the locks are of another domain.
+var ErrHomeMismatch = errors.New("zookeeper: another Config.Home is in use with these locks")
 
-// agreeOnBase compares the base with the base of the root's other clients. The first client
+// agreeOnHome compares the home with the home of the root's other clients. The first client
 // writes it down. A client without the permission to read or write there has no use for
 // the locks, and goes on.
-func (s *locks) agreeOnBase() error {
-	path, base := s.client.cfg.basePath(), s.client.cfg.Chroot+s.client.cfg.Base
-	inUse, err := s.agree(path, base)
+func (s *locks) agreeOnHome() error {
+	path, home := s.client.cfg.homePath(), s.client.cfg.Chroot+s.client.cfg.Home
+	inUse, err := s.agree(path, home)
 	switch {
 	case session.Answered(err):
 		return nil
-	case err == nil && inUse != base:
-		return fmt.Errorf("%w: %s says %q, and this client has %q", ErrBaseMismatch, path, inUse, base)
+	case err == nil && inUse != home:
+		return fmt.Errorf("%w: %s says %q, and this client has %q", ErrHomeMismatch, path, inUse, home)
 	}
 	return err
 }
@@ -82,14 +88,14 @@ func (s *locks) agreeOnBase() error {
 // missing, agree makes it with the proposal as its data, and the znodes above it.
 func (s *locks) agree(path, proposal string) (string, error) {
 	for {
-		n, err := s.Decide(path, session.OfNode)
+		n, err := s.session.Reads.Decide(path, session.OfNode)
 		if err != nil || n.Exists {
 			return string(n.Data), err
 		}
-		r := s.Write(s.Persistent(path, []byte(proposal)))
+		r := s.session.Writes.Do(s.table.Client.Persistent(path, []byte(proposal)))
 		switch {
 		case r.RefusedBy(zk.ErrNoNode):
-			if err := s.EnsureParents(path); err != nil {
+			if err := s.table.Parents.EnsureParents(path); err != nil {
 				return "", err
 			}
 		case r.Outcome == session.Ended:

@@ -38,15 +38,15 @@ func stillFor(t testing.TB, session time.Duration) (r *rig, clock *leaseclock.Ma
 func lapse(t testing.TB, lease *Lease, clock *leaseclock.Manual) {
 	t.Helper()
 	until(t, "lease lost", func() bool {
-		clock.Advance(lease.held.Table().Timeout())
+		clock.Advance(lease.held.Table().Session.Trust.Timeout())
 		return lease.Err() != nil
 	})
 	until(t, "trusted again", func() bool {
-		if err := lease.held.Table().FinalBarrier(); err != nil {
+		if err := lease.held.Table().Session.Pulse.FinalBarrier(); err != nil {
 			t.Fatalf("FinalBarrier() = %v", err)
 		}
 		clock.Advance(testTick)
-		return lease.held.Table().Trusted()
+		return lease.held.Table().Session.Trust.Trusted()
 	})
 }
 
@@ -122,7 +122,9 @@ func TestSuspendedWhileTakingALock(t *testing.T) {
 }
 
 // deadlineOf is until when the leases of a client are trusted.
-func deadlineOf(c *Client) leaseclock.Instant { return c.cfg.now().Add(sessionOf(c).Left()) }
+func deadlineOf(c *Client) leaseclock.Instant {
+	return c.cfg.now().Add(sessionOf(c).session.Trust.Left())
+}
 
 // Only an acknowledged write renews the trust in a lease: neither a read that is
 // answered does, nor what a server sends by itself, nor the answer to a ping.
@@ -134,7 +136,7 @@ func TestOnlyWritesRenewTrust(t *testing.T) {
 		lease := r.take(r.l)
 		before := deadlineOf(r.c)
 		clock.Advance(time.Second) // less than a heartbeat
-		if n, err := sessionOf(r.c).Hint(r.path, session.OfNode); err != nil || !n.Exists {
+		if n, err := sessionOf(r.c).session.Reads.Hint(r.path, session.OfNode); err != nil || !n.Exists {
 			t.Fatalf("hint() = %+v, %v", n, err)
 		}
 		if left, err := lease.Check(bounded(t)); err != nil || left != before.Sub(clock.Now()) {
@@ -147,7 +149,7 @@ func TestOnlyWritesRenewTrust(t *testing.T) {
 	t.Run("an event of a watch does not", func(t *testing.T) {
 		t.Parallel()
 		r, clock := still(t)
-		w := sessionOf(r.c).Watch(r.path, session.OnExists, nil)
+		w := sessionOf(r.c).session.Watches.Of(r.path, session.OnExists, nil)
 		await(t, "watch", w.Armed())
 		before := deadlineOf(r.c)
 		clock.Advance(time.Second)

@@ -35,14 +35,14 @@ func TestTLS(t *testing.T) {
 	// Others: with another certificate, or none because they came by the plain port.
 	cfg.Servers = []string{z.SecureAddr()}
 	other := cfg
-	other.Base, other.Root, other.Chroot, other.TLS = "/other", "/other/lock", "", ca.Client("other")
+	other.Home, other.Root, other.Chroot, other.TLS = "/other", "/other/lock", "", ca.Client("other")
 	others := connOf(t, sessionOf(open(t, other)))
 	plain := rawConn(t, z.Hosts())
 	for name, conn := range map[string]*zk.Conn{"another certificate": others, "no certificate": plain} {
 		if err := conn.Delete(znodeOf(held), -1); !errors.Is(err, zk.ErrNoAuth) {
 			t.Errorf("%s: Delete(%s) = %v, want %v", name, znodeOf(held), err, zk.ErrNoAuth)
 		}
-		if err := conn.Delete(sessionOf(c).Member(), -1); !errors.Is(err, zk.ErrNoAuth) {
+		if err := conn.Delete(sessionOf(c).session.Member(), -1); !errors.Is(err, zk.ErrNoAuth) {
 			t.Errorf("%s: Delete(member) = %v, want %v", name, err, zk.ErrNoAuth)
 		}
 	}

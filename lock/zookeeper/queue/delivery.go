@@ -121,8 +121,8 @@ func (d *Delivery) lock(a *held.Attempt, owner []byte) (czxid int64, err error) 
 		if a.Abandoned() {
 			return 0, held.ErrAbandoned
 		}
-		r = a.Write(
-			a.Ephemeral(lockOf(d.path()), owner),
+		r = a.Table.Session.Writes.Do(
+			a.Table.Client.Ephemeral(lockOf(d.path()), owner),
 			&zk.SetDataRequest{Path: d.path(), Data: d.Data, Version: d.version - 1})
 		switch {
 		case r.Outcome == session.Applied:
@@ -132,11 +132,11 @@ func (d *Delivery) lock(a *held.Attempt, owner []byte) (czxid int64, err error) 
 		case r.Outcome != session.Unknown:
 			return 0, fmt.Errorf("%w: receive: %w", driver.ErrUnavailable, r.Err)
 		}
-		n, err := a.Decide(lockOf(d.path()), session.OfNode)
+		n, err := a.Table.Session.Reads.Decide(lockOf(d.path()), session.OfNode)
 		if err != nil {
 			return 0, fmt.Errorf("%w: receive: %w", driver.ErrUnavailable, err)
 		}
-		if n.Exists && n.Session == a.ID() && bytes.Equal(n.Data, owner) {
+		if n.Exists && n.Session == a.Table.Session.Status.ID() && bytes.Equal(n.Data, owner) {
 			return n.Czxid, nil
 		}
 	}

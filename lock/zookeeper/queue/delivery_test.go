@@ -12,7 +12,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 func receive(t testing.TB, q *Queue, want string, attempt int) *Delivery {
@@ -25,13 +24,6 @@ func receive(t testing.TB, q *Queue, want string, attempt int) *Delivery {
 		t.Fatalf("Receive() = %q, attempt %d, want %q, %d", d.Data, d.Attempt, want, attempt)
 	}
 	return d
-}
-
-func ack(t testing.TB, d *Delivery) {
-	t.Helper()
-	if err := d.Ack(bounded(t)); err != nil {
-		t.Fatalf("Ack(%q) = %v", d.Data, err)
-	}
 }
 
 func TestQueueReceive(t *testing.T) {
@@ -91,7 +83,7 @@ func TestQueueReceiveWaitsForLocks(t *testing.T) {
 			}
 		},
 		"killed": func(t *testing.T, d *Delivery) {
-			d.held.Table().Keeper.Abandon()
+			d.held.Table().Client.Keeper.Abandon()
 			raw := rawConn(t, testserver.SharedZooKeeper(t)) // what the servers do in the end
 			if err := raw.Delete(lockOf(d.path()), -1); err != nil {
 				t.Error(err)
@@ -120,7 +112,9 @@ func TestQueueReceiveWaitsForLocks(t *testing.T) {
 					got <- d
 				}()
 				for _, i := range []int{1, 3} {
-					until(t, "watch", func() bool { return sessionOf(c[0]).Watching(held[i].path(), session.OnChildren) != nil })
+					until(t, "watch", func() bool {
+						return watches(c[0], held[i].path())
+					})
 				}
 				i := 2
 				if !own {
@@ -161,72 +155,12 @@ func TestQueueForeignChildOfElement(t *testing.T) {
 		_, err := q.Take(bounded(t))
 		taken <- err
 	}()
-	until(t, "watch", func() bool { return sessionOf(c).Watching(d.path(), session.OnChildren) != nil })
+	until(t, "watch", func() bool { return watches(c, d.path()) })
 	if err := raw.Delete(d.path()+"/foreign", -1); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-taken; err != nil {
 		t.Errorf("Take() = %v", err)
-	}
-}
-
-// Whoever had an element before cannot remove it from under whoever has it now.
-func TestQueueAckSparesTheNextConsumer(t *testing.T) {
-	t.Parallel()
-	c := crowd(t, 2)
-	a, b := New(c[0], "/q"), New(c[1], "/q")
-	raw := rawConn(t, testserver.SharedZooKeeper(t))
-	for _, next := range []*Queue{a, b} {
-		offer(t, a, "x")
-		old := receive(t, a, "x", 1)
-		if err := raw.Delete(lockOf(old.path()), -1); err != nil {
-			t.Fatal(err)
-		}
-		if next == a { // its session has to notice first
-			if _, err := old.Check(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
-				t.Errorf("Check() = %v, want ErrLeaseLost", err)
-			}
-		}
-		now := receive(t, next, "x", 2)
-		if err := old.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
-			t.Errorf("Ack() = %v, want ErrLeaseLost", err)
-		}
-		if err := old.Release(bounded(t)); err != nil {
-			t.Error(err)
-		}
-		if _, err := now.Check(bounded(t)); err != nil {
-			t.Errorf("Check() = %v, want a lock that is held", err)
-		}
-		ack(t, now)
-	}
-}
-
-// The caller of an Ack leaves while its outcome is not known. The element is removed all the same, and
-// another call tells it.
-func TestQueueAckGoesOnWithoutItsCaller(t *testing.T) {
-	t.Parallel()
-	for name, lose := range map[string]func(*testserver.Proxy, testserver.Match) <-chan struct{}{
-		"reply lost": (*testserver.Proxy).DropNextReply, "request lost": (*testserver.Proxy).DropNextRequest,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, time.Minute)
-			q, other := New(r.Client, "/q"), New(r.Other, "/q")
-			offer(t, q, "x")
-			d := receive(t, q, "x", 1)
-			connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
-			lost := lose(r.Proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/lock")))
-			ctx, leave := context.WithCancel(bounded(t))
-			go func() { <-lost; <-connect.Held(); leave() }()
-			if err := d.Ack(ctx); !errors.Is(err, driver.ErrUnavailable) {
-				t.Errorf("Ack() = %v, want ErrUnavailable", err)
-			}
-			connect.Release()
-			until(t, "the element is removed", func() bool { n, err := other.Len(bounded(t)); return err == nil && n == 0 })
-			if err := d.Ack(bounded(t)); err != nil {
-				t.Errorf("Ack() = %v after the element was removed", err)
-			}
-		})
 	}
 }
 
@@ -304,7 +238,7 @@ func TestQueueLongPartition(t *testing.T) {
 		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
 	}
 	r.Proxy.Restore()
-	until(t, "connected again", func() bool { _, err := base(r.Client).Table(); return err == nil })
+	until(t, "connected again", func() bool { _, err := clientOf(r.Client).Table(); return err == nil })
 	if err := old.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
 	}
@@ -411,21 +345,6 @@ func TestQueueElementThatAnotherQueueReceives(t *testing.T) {
 	claim.Free()
 	ack(t, receive(t, r.q, "a", 1))
 	wantQueue(t, r.direct)
-}
-
-// An operator deletes the znode of a lock. The consumer learns from Ack that it has lost the element.
-func TestQueueAckNoticesADeletedLock(t *testing.T) {
-	t.Parallel()
-	q := New(crowd(t, 1)[0], "/q")
-	offer(t, q, "x")
-	d := receive(t, q, "x", 1)
-	if err := rawConn(t, testserver.SharedZooKeeper(t)).Delete(lockOf(d.path()), -1); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
-		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
-	}
-	ack(t, receive(t, q, "x", 2))
 }
 
 // Another consumer locks the element after TryReceive looked at it. That is no failure.

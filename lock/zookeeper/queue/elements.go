@@ -77,10 +77,10 @@ func (e *elements) free(p line.Position, until <-chan struct{}) {
 		return
 	}
 	e.busy[p.Name] = until
-	e.t.Go(func() {
+	e.t.Session.Status.Go(func() {
 		select {
 		case <-until:
-		case <-e.t.Over():
+		case <-e.t.Session.Status.Over():
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -100,8 +100,8 @@ func (e *elements) change() {
 // list reads the queue again if it has changed. renewed is true if it had changed, and exists is
 // true if the queue has a znode.
 func (e *elements) list(ctx context.Context) (exists, renewed bool, err error) {
-	w := e.t.Watch(e.path, session.OnChildren, nil)
-	if err := e.t.Await(ctx, w.Armed()); err != nil {
+	w := e.t.Session.Watches.Of(e.path, session.OnChildren, nil)
+	if err := e.t.Session.Status.Await(ctx, w.Armed()); err != nil {
 		return false, false, err
 	}
 	n, err := w.Found()
@@ -139,7 +139,7 @@ func (e *elements) await(ctx context.Context, changed <-chan struct{}) error {
 // inspect reads an element during its trial. It ends the trial unless the element is there and
 // has no lock.
 func (e *elements) inspect(ctx context.Context, p line.Position) (data session.Decided, ok bool, err error) {
-	n, err := e.t.DecideFor(ctx, e.pathOf(p), session.OfNode)
+	n, err := e.t.Session.Reads.DecideFor(ctx, e.pathOf(p), session.OfNode)
 	switch {
 	case err != nil:
 		e.free(p, nil)
@@ -150,7 +150,7 @@ func (e *elements) inspect(ctx context.Context, p line.Position) (data session.D
 		// The watch is woken when the element has no child, or has gone. So a foreign child
 		// keeps the element from being taken, and does no other harm.
 		locked := func(n session.Hint) bool { return n.Children > 0 }
-		e.free(p, e.t.Watch(e.pathOf(p), session.OnChildren, locked).Woken())
+		e.free(p, e.t.Session.Watches.Of(e.pathOf(p), session.OnChildren, locked).Woken())
 	}
 	return n, n.Exists && n.Children == 0, nil
 }

@@ -31,7 +31,7 @@ func newQueueRig(t testing.TB) queueRig {
 	wantQueue(t, qr.q, "warm")
 	s := sessionOf(r.Client)
 	for _, sl := range qr.stamps() {
-		create := s.Write(s.Ephemeral(sl.Path(), nil))
+		create := s.Session.Writes.Do(s.Client.Ephemeral(sl.Path(), nil))
 		if create.Outcome != session.Applied && !create.RefusedBy(zk.ErrNodeExists) {
 			t.Fatalf("create a stamp: %v", create.Err)
 		}
@@ -291,7 +291,7 @@ func TestQueueInDoubtWhenGivenUp(t *testing.T) {
 		taken <- err
 	}()
 	await(t, "held reply", reply.Held())
-	sessionOf(r.Client).GiveUp()
+	sessionOf(r.Client).Session.Trust.GiveUp()
 	doubt, ok := errors.AsType[*InDoubtError](<-taken)
 	if !ok || string(doubt.Elements[0].Data) != "mine" {
 		t.Errorf("Take() = %v, want an *InDoubtError that carries the element", doubt)
@@ -352,11 +352,11 @@ func TestQueueAckUnsentAtTheEndOfTheSession(t *testing.T) {
 	d := receive(t, r.q, "a", 1)
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
-	until(t, "unavailable", func() bool { return d.held.Table().Usable() != nil })
+	until(t, "unavailable", func() bool { return d.held.Table().Session.Status.Usable() != nil })
 	acked := make(chan error, 1)
 	go func() { acked <- d.Ack(bounded(t)) }()
 	until(t, "the ack is under way", func() bool { return len(d.acking) == 1 })
-	d.held.Table().GiveUp()
+	d.held.Table().Session.Trust.GiveUp()
 	if err := <-acked; !errors.Is(err, driver.ErrLeaseLost) || errors.As(err, new(*InDoubtError)) {
 		t.Errorf("Ack() = %v, want %v without a doubt", err, driver.ErrLeaseLost)
 	}

@@ -84,7 +84,7 @@ func TestQueueKnowsNoMoreNamesThanCanBeListed(t *testing.T) {
 			for ; len(ops) < 1000 && from < to; from++ {
 				ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/%d", parent, from), Acl: zk.WorldACL(zk.PermAll)})
 			}
-			if r := s.Write(ops...); r.Outcome != session.Applied {
+			if r := s.Session.Writes.Do(ops...); r.Outcome != session.Applied {
 				t.Fatal(r.Err)
 			}
 		}

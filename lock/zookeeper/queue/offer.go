@@ -66,7 +66,7 @@ func (q *Queue) offer(ctx context.Context, t *held.Table, data [][]byte, name st
 		case r.RefusedAt(len(data), zk.ErrNodeExists):
 			return nil, false, nil
 		case r.RefusedAt(len(data), zk.ErrNoNode):
-			err = t.EnsureParentsFor(ctx, name)
+			err = t.Parents.EnsureParentsFor(ctx, name)
 		case r.RefusedBy(zk.ErrNoNode):
 			err = line.EnsureFor(ctx, t, q.path)
 		default:
@@ -109,7 +109,7 @@ func size(r *zk.CreateRequest) int {
 
 // room returns nil if a znode may have n more children.
 func room(ctx context.Context, t *held.Table, path string, n, most int) error {
-	parent, err := session.Within(ctx, t.Session, func() (session.Hint, error) { return t.Hint(path, session.OfNode) })
+	parent, err := session.Within(ctx, t.Session.Status, func() (session.Hint, error) { return t.Session.Reads.Hint(path, session.OfNode) })
 	if err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
@@ -146,7 +146,7 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 	}
 	path := namesOf(q.path) + "/" + name
 	// A refused transaction costs the servers as much as an applied one.
-	known, err := t.DecideFor(ctx, path, session.OfNode)
+	known, err := t.Session.Reads.DecideFor(ctx, path, session.OfNode)
 	if err != nil {
 		return false, fmt.Errorf("%w: offer: %w", driver.ErrUnavailable, err)
 	}
@@ -170,7 +170,7 @@ func (q *Queue) Names(ctx context.Context) ([]string, error) {
 	if err := room(ctx, t, namesOf(q.path), 0, 2*maxNames); err != nil {
 		return nil, err
 	}
-	n, err := t.DecideFor(ctx, namesOf(q.path), session.OfChildren)
+	n, err := t.Session.Reads.DecideFor(ctx, namesOf(q.path), session.OfChildren)
 	if err != nil {
 		return nil, fmt.Errorf("%w: names: %w", driver.ErrUnavailable, err)
 	}

@@ -15,11 +15,11 @@ var (
 	// ErrEmpty means that the queue has no element, or that consumers have locked all of them.
 	ErrEmpty = errors.New("zookeeper: queue is empty")
 
-	// ErrFull means that the queue has as many elements as [MaxLength] allows. Nothing was
+	// ErrFull means that the queue has as many elements as [WithMaxLength] allows. Nothing was
 	// offered.
 	ErrFull = errors.New("zookeeper: queue is full")
 
-	// ErrElementTooLarge means that an element is larger than [MaxElement] allows. Nothing was
+	// ErrElementTooLarge means that an element is larger than [WithMaxElement] allows. Nothing was
 	// offered.
 	ErrElementTooLarge = errors.New("zookeeper: queue element is too large")
 
@@ -102,15 +102,15 @@ type Queue struct {
 // Option is an option of [New].
 type Option func(*Queue)
 
-// MaxLength bounds the elements of a queue, from 1 to 50,000. A client can list no more. The
+// WithMaxLength bounds the elements of a queue, from 1 to 50,000. A client can list no more. The
 // queue checks the length before it sends an offer, so offers made at the same time may exceed
 // it by their elements. The default is 10,000.
-func MaxLength(n int) Option { return func(q *Queue) { q.maxLength = n } }
+func WithMaxLength(n int) Option { return func(q *Queue) { q.maxLength = n } }
 
-// MaxElement bounds the bytes of an element, from 1 to 960,000. So a transaction stays under
+// WithMaxElement bounds the bytes of an element, from 1 to 960,000. So a transaction stays under
 // the servers' default jute.maxbuffer of 1 MiB. Each delivery by Receive writes the element
 // once more, to count it. The default is 512 KiB.
-func MaxElement(bytes int) Option { return func(q *Queue) { q.maxElement = bytes } }
+func WithMaxElement(bytes int) Option { return func(q *Queue) { q.maxElement = bytes } }
 
 const (
 	lengthLimit  = 50_000
@@ -122,8 +122,8 @@ const (
 
 // New returns the queue at an absolute path below the chroot. It need not exist. If an option is
 // out of range, every call fails.
-func New(in zookeeper.Root, path string, opts ...Option) *Queue {
-	c, prefix := held.Base(in)
+func New(in zookeeper.Space, path string, opts ...Option) *Queue {
+	c, prefix := held.ClientOf(in)
 	q := &Queue{c: c, name: prefix + path, path: c.Chroot + prefix + path, maxLength: 10_000, maxElement: 512 << 10}
 	for _, opt := range opts {
 		if opt != nil {
@@ -154,7 +154,7 @@ func (q *Queue) fresh(ctx context.Context) (*held.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t, t.Barrier(ctx)
+	return t, t.Session.Pulse.Barrier(ctx)
 }
 
 // elements returns the elements as a session knows them.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 func offer(t testing.TB, q *Queue, data ...string) (ids []string) {
@@ -109,7 +107,7 @@ func TestQueueOrderAcrossWrap(t *testing.T) {
 func TestQueueLimits(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := New(c, "/q", MaxLength(3), MaxElement(10), nil)
+	q := New(c, "/q", WithMaxLength(3), WithMaxElement(10), nil)
 	offer(t, q, "a", strings.Repeat("b", 10))
 	for _, tt := range []struct {
 		q    *Queue
@@ -119,7 +117,7 @@ func TestQueueLimits(t *testing.T) {
 		{q, [][]byte{nil, make([]byte, 11)}, ErrElementTooLarge},
 		{q, [][]byte{nil, nil}, ErrFull},
 		{New(c, "/q"), [][]byte{make([]byte, 512<<10), make([]byte, 500<<10)}, ErrBatchTooLarge},
-		{New(c, "/q", MaxLength(20_000)), make([][]byte, 12_000), ErrBatchTooLarge},
+		{New(c, "/q", WithMaxLength(20_000)), make([][]byte, 12_000), ErrBatchTooLarge},
 	} {
 		if ids, err := tt.q.OfferAll(bounded(t), tt.data); !errors.Is(err, tt.want) || ids != nil {
 			t.Errorf("OfferAll(%d elements) = %d, %v, want %v", len(tt.data), len(ids), err, tt.want)
@@ -127,15 +125,15 @@ func TestQueueLimits(t *testing.T) {
 	}
 	wantQueue(t, q, "a", strings.Repeat("b", 10))
 	for _, q := range []*Queue{
-		New(c, "/q", MaxLength(1)), New(c, "/q", MaxLength(lengthLimit)), New(c, "/q", MaxElement(1)),
+		New(c, "/q", WithMaxLength(1)), New(c, "/q", WithMaxLength(lengthLimit)), New(c, "/q", WithMaxElement(1)),
 	} {
 		if _, err := q.Len(bounded(t)); err != nil {
 			t.Errorf("Len() = %v at the limit of an option", err)
 		}
 	}
 	for _, q := range []*Queue{
-		New(c, "q"), New(c, "/q", MaxLength(0)), New(c, "/q", MaxLength(lengthLimit+1)),
-		New(c, "/q", MaxElement(-1)), New(c, "/q", MaxElement(elementLimit+1)),
+		New(c, "q"), New(c, "/q", WithMaxLength(0)), New(c, "/q", WithMaxLength(lengthLimit+1)),
+		New(c, "/q", WithMaxElement(-1)), New(c, "/q", WithMaxElement(elementLimit+1)),
 	} {
 		_, offered := q.Offer(bounded(t), nil)
 		_, taken := q.Take(bounded(t))
@@ -150,7 +148,7 @@ func TestQueueLimits(t *testing.T) {
 func TestQueueLargest(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := New(c, "/q", MaxElement(elementLimit))
+	q := New(c, "/q", WithMaxElement(elementLimit))
 	large := bytes.Repeat([]byte{0xfe}, elementLimit)
 	if _, err := q.Offer(bounded(t), large); err != nil {
 		t.Fatalf("Offer() of the largest element = %v", err)
@@ -163,7 +161,7 @@ func TestQueueLargest(t *testing.T) {
 		t.Fatalf("Ack() = %v", err)
 	}
 	// The batch of the most elements, up to the last byte.
-	q = New(c, "/q", MaxLength(20_000))
+	q = New(c, "/q", WithMaxLength(20_000))
 	_, ops, err := q.prepare(make([][]byte, 1))
 	if err != nil {
 		t.Fatal(err)
@@ -176,63 +174,6 @@ func TestQueueLargest(t *testing.T) {
 	}
 	if n, err := q.Len(bounded(t)); n != len(many) || err != nil {
 		t.Errorf("Len() = %d, %v, want %d", n, err, len(many))
-	}
-}
-
-// Everybody who waits gets one element, and who gives up gets none.
-func TestQueueTakeWaits(t *testing.T) {
-	t.Parallel()
-	c := crowd(t, 2)
-	const waiters = 8
-	ctx, cancel := context.WithCancelCause(bounded(t))
-	gaveUp := errors.New("gave up")
-	got, none := make(chan string, waiters), make(chan error, 2)
-	var wg sync.WaitGroup
-	for i := range 2 {
-		q := New(c[i], "/q")
-		for range waiters / 2 {
-			wg.Go(func() {
-				e, err := q.Take(bounded(t))
-				if err != nil {
-					t.Errorf("Take() = %v", err)
-				}
-				got <- string(e.Data)
-			})
-		}
-		// Its own path, so that it never gets anything.
-		go func() {
-			_, err := New(c[i], "/other").Take(ctx)
-			none <- err
-		}()
-	}
-	for _, client := range c {
-		until(t, "waiters", func() bool { return sessionOf(client).Watching(base(client).Chroot+"/q", session.OnChildren) != nil })
-		until(t, "waiters", func() bool {
-			return sessionOf(client).Watching(base(client).Chroot+"/other", session.OnChildren) != nil
-		})
-	}
-	var want []string
-	for i := range waiters {
-		want = append(want, fmt.Sprint(i))
-	}
-	offer(t, New(c[0], "/q"), want...)
-	wg.Wait()
-	close(got)
-	all := slices.Sorted(func(yield func(string) bool) {
-		for s := range got {
-			if !yield(s) {
-				return
-			}
-		}
-	})
-	if !slices.Equal(all, want) {
-		t.Errorf("taken: %q, want %q", all, want)
-	}
-	cancel(gaveUp)
-	for range 2 {
-		if err := <-none; !errors.Is(err, ErrEmpty) || !errors.Is(err, gaveUp) {
-			t.Errorf("Take() = %v, want ErrEmpty and %v", err, gaveUp)
-		}
 	}
 }
 
@@ -337,7 +278,7 @@ func TestQueueUnavailable(t *testing.T) {
 	offer(t, q, "a")
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
-	until(t, "unavailable", func() bool { _, err := base(r.Client).Table(); return err != nil })
+	until(t, "unavailable", func() bool { _, err := clientOf(r.Client).Table(); return err != nil })
 	_, offered := q.Offer(bounded(t), nil)
 	_, _, polled := q.Poll(bounded(t))
 	_, peeked := q.Peek(bounded(t))
@@ -362,55 +303,6 @@ func TestQueueUnavailable(t *testing.T) {
 	if err := <-taken; err != nil {
 		t.Errorf("Take() = %v", err)
 	}
-}
-
-// While another caller of this client tries to take an element, Poll does not know whether the
-// element stays. It waits for the outcome instead of calling the queue empty.
-func TestQueuePollWaitsForAnotherTrial(t *testing.T) {
-	t.Parallel()
-	c := crowd(t, 1)[0]
-	q := New(c, "/q")
-	offer(t, q, "x")
-	if _, err := q.Peek(bounded(t)); err != nil {
-		t.Fatal(err)
-	}
-	known := q.elements(sessionOf(c))
-	p, _, _ := known.pick()
-	if p == nil {
-		t.Fatal("pick() = nil, want the element")
-	}
-	type poll struct {
-		e   Element
-		ok  bool
-		err error
-	}
-	polled := make(chan poll, 1)
-	go func() {
-		e, ok, err := q.Poll(bounded(t))
-		polled <- poll{e, ok, err}
-	}()
-	select {
-	case got := <-polled:
-		t.Fatalf("Poll() = %q, %v, %v during another trial, want it to wait", got.e.Data, got.ok, got.err)
-	case <-time.After(50 * time.Millisecond): // that nothing happens can only be waited for
-	}
-	known.free(*p, nil)
-	if got := <-polled; got.err != nil || !got.ok || string(got.e.Data) != "x" {
-		t.Errorf("Poll() = %q, %v, %v after a trial that failed, want the element", got.e.Data, got.ok, got.err)
-	}
-}
-
-// A caller that gives up does not learn whether the queue is empty.
-func TestQueuePollGivenUp(t *testing.T) {
-	t.Parallel()
-	q := New(crowd(t, 1)[0], "/q")
-	offer(t, q, "x")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, ok, err := q.Poll(ctx); ok || !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("Poll() = %v, %v, want %v and %v", ok, err, driver.ErrUnavailable, context.Canceled)
-	}
-	wantQueue(t, q, "x")
 }
 
 // Another process takes an element while Peek reads it.
@@ -456,71 +348,4 @@ func TestQueueReadsEachElementOnce(t *testing.T) {
 	if n := seen.Seen().Requests[testserver.OpGetData]; n != 5 {
 		t.Errorf("%d reads of 5 elements, want 5", n)
 	}
-}
-
-// counted counts how often its end is waited for.
-type counted struct {
-	context.Context
-	waits atomic.Int64
-}
-
-func (c *counted) Done() <-chan struct{} {
-	c.waits.Add(1)
-	return c.Context.Done()
-}
-
-// A caller that waits for an element sends nothing, and does not spin.
-func TestQueueTakeIsQuietWhileItWaits(t *testing.T) {
-	t.Parallel()
-	r := newQueueRig(t)
-	seen := r.Proxy.Count(r.q.path)
-	ctx := &counted{Context: bounded(t)}
-	taken := make(chan error, 1)
-	go func() { taken <- callTake(ctx, r.q) }()
-	until(t, "the call waits", func() bool { return ctx.waits.Load() > 0 })
-	select {
-	case err := <-taken:
-		t.Fatalf("Take() = %v, want it to wait", err)
-	case <-time.After(50 * time.Millisecond): // that nothing happens can only be waited for
-	}
-	if waits, requests := ctx.waits.Load(), seen.Seen().Total(); waits > 10 || requests > 10 {
-		t.Errorf("Take() waited %d times and made %d requests, want about 1", waits, requests)
-	}
-	offer(t, r.direct, "a")
-	if err := <-taken; err != nil {
-		t.Errorf("Take() = %v", err)
-	}
-}
-
-// Two callers of a client share its list. When one of them has read it again, the other picks again.
-func TestQueueNewListWakesOtherCallers(t *testing.T) {
-	t.Parallel()
-	c := crowd(t, 2)
-	q := New(c[0], "/q")
-	offer(t, q, "x")
-	wantQueue(t, q, "x")
-	known := q.elements(sessionOf(c[0]))
-	_, _, changed := known.pick()
-	offer(t, New(c[1], "/q"), "y")
-	if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != "y" {
-		t.Fatalf("Peek() = %q, %v, want y", e.Data, err)
-	}
-	if !closed(changed) {
-		t.Error("the new list has not woken a caller that picked from the old one")
-	}
-	// An element can be picked as soon as its lock has ended.
-	p, _, _ := known.pick()
-	if p == nil {
-		t.Fatal("pick() = nil, want y")
-	}
-	ended := make(chan struct{})
-	close(ended)
-	known.mu.Lock()
-	known.busy[p.Name] = ended
-	known.mu.Unlock()
-	if p, _, _ := known.pick(); p == nil {
-		t.Error("pick() = nil after the lock has ended, want y")
-	}
-	known.free(*p, nil)
-	wantQueue(t, q, "y")
 }

@@ -119,7 +119,7 @@ func TestQueueReadsGivenUp(t *testing.T) {
 			t.Parallel()
 			r := newQueueRig(t)
 			offerNamed(t, r.direct, "known", "a", true)
-			read := r.Proxy.HoldNext(testserver.All(testserver.Op(tt.op), testserver.Contains(base(r.Client).Chroot+tt.part)))
+			read := r.Proxy.HoldNext(testserver.All(testserver.Op(tt.op), testserver.Contains(clientOf(r.Client).Chroot+tt.part)))
 			ctx, leave := context.WithCancel(bounded(t))
 			go func() { <-read.Held(); leave() }()
 			err := tt.call(ctx, r.q)

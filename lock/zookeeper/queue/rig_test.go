@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
 
@@ -14,7 +16,7 @@ const (
 )
 
 var (
-	base         = recipetest.Base
+	clientOf     = recipetest.ClientOf
 	crowd        = recipetest.Crowd
 	open         = recipetest.Open
 	sessionOf    = recipetest.SessionOf
@@ -28,6 +30,11 @@ var (
 	testLogger = zktest.Logger
 	until      = zktest.Until
 )
+
+// watches reports whether a client watches the children of a znode.
+func watches(c *zookeeper.Client, path string) bool {
+	return sessionOf(c).Session.Watches.Watched()[session.WatchKey{Path: path, Kind: session.OnChildren}] != nil
+}
 
 // rig is the shared rig, with the check for locks of elements.
 type rig struct{ *recipetest.Rig }

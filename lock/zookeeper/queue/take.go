@@ -51,7 +51,7 @@ func (q *Queue) Peek(ctx context.Context) (Element, error) {
 	line := slices.Clone(all.line)
 	all.mu.Unlock()
 	for _, p := range line {
-		n, err := t.DecideFor(ctx, all.pathOf(p), session.OfNode)
+		n, err := t.Session.Reads.DecideFor(ctx, all.pathOf(p), session.OfNode)
 		switch {
 		case err != nil:
 			return Element{}, fmt.Errorf("%w: peek: %w", driver.ErrUnavailable, err)
@@ -68,7 +68,7 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := t.DecideFor(ctx, q.path, session.OfNode)
+	n, err := t.Session.Reads.DecideFor(ctx, q.path, session.OfNode)
 	if err != nil {
 		return 0, fmt.Errorf("%w: length: %w", driver.ErrUnavailable, err)
 	}
@@ -155,7 +155,7 @@ func (e *elements) serve(ctx context.Context, wait bool, try func(*elements, lin
 		case wait || trying:
 			err = e.await(ctx, changed)
 		case confirmed != changed:
-			confirmed, err = changed, e.t.Barrier(ctx)
+			confirmed, err = changed, e.t.Session.Pulse.Barrier(ctx)
 		default:
 			return ErrEmpty
 		}

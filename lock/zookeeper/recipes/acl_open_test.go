@@ -46,7 +46,7 @@ func TestOpenParents(t *testing.T) {
 	}
 	defer lease.ReleaseInBackground()
 	open, err := c.OpenParents(bounded(t), "/app/mutex", "/not/there")
-	want = append(want, shard, cfg.Chroot+"/app", cfg.Chroot+"/lock/base")
+	want = append(want, shard, cfg.Chroot+"/app", cfg.Chroot+"/lock/home")
 	slices.Sort(want)
 	if !slices.Equal(open, want) || err != nil {
 		t.Errorf("OpenParents() = %q, %v; want %q", open, err, want)

@@ -29,8 +29,8 @@ func TestACLOfOthers(t *testing.T) {
 		"other credentials":  func(cfg *zookeeper.Config) { cfg.Credentials = []zookeeper.Credential{theirs} },
 		"chroot of others":   func(cfg *zookeeper.Config) { cfg.Chroot = apart },
 		"below others":       func(cfg *zookeeper.Config) { cfg.Chroot = apart + "/a/b" },
-		"an ACL for another": func(cfg *zookeeper.Config) { cfg.Base, cfg.ACL = "/base", zk.DigestACL(zk.PermAll, "other", "secret") },
-		"an ACL for reading": func(cfg *zookeeper.Config) { cfg.Base, cfg.ACL = "/other", zk.AuthACL(zk.PermRead|zk.PermCreate) },
+		"an ACL for another": func(cfg *zookeeper.Config) { cfg.Home, cfg.ACL = "/base", zk.DigestACL(zk.PermAll, "other", "secret") },
+		"an ACL for reading": func(cfg *zookeeper.Config) { cfg.Home, cfg.ACL = "/other", zk.AuthACL(zk.PermRead|zk.PermCreate) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +103,7 @@ func TestACLOfOthers(t *testing.T) {
 		if l, err := c.Locker().TryAcquire(bounded(t), request(id)); !errors.Is(err, zookeeper.ErrNotPermitted) {
 			t.Errorf("TryAcquire() = %v, %v; want %v", l, err, zookeeper.ErrNotPermitted)
 		}
-		await(t, "background work", base(c).Keeper.Background.Idle())
+		await(t, "background work", clientOf(c).Keeper.Background.Idle())
 		if err := c.Locker().Ping(bounded(t)); err != nil {
 			t.Errorf("Ping() = %v", err)
 		}

@@ -46,7 +46,7 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 	id := idem.NewKeyID("test", "everything")
 	q := queue.New(c, "/app/queue")
 	all := []namedAsk{
-		{"lock", strings.TrimPrefix(lockPath(c, id), base(c).Chroot), func(ctx context.Context) (driver.Lease, error) {
+		{"lock", strings.TrimPrefix(lockPath(c, id), clientOf(c).Chroot), func(ctx context.Context) (driver.Lease, error) {
 			l, err := driver.Acquire(ctx, c.Locker(), request(id))
 			if err != nil {
 				return nil, err
@@ -80,7 +80,7 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 	}
 	for i, f := range all {
 		all[i].ask = func(ctx context.Context) (l driver.Lease, err error) {
-			for l, err = f.ask(ctx); errors.Is(err, driver.ErrUnavailable) && !session.Refusal(err) && ctx.Err() == nil && base(c).Keeper.AwaitUsable(ctx); {
+			for l, err = f.ask(ctx); errors.Is(err, driver.ErrUnavailable) && !session.Refusal(err) && ctx.Err() == nil && clientOf(c).Keeper.AwaitUsable(ctx); {
 				l, err = f.ask(ctx)
 			}
 			return l, err
@@ -169,9 +169,9 @@ func TestACLKeepsStrangersOut(t *testing.T) {
 	old := sessionOf(c)
 	held = holdEverythingAgain(t, c)
 	until(t, "session killed", func() bool {
-		return testserver.KillSession(servers[0], old.ID(), password(r.Proxy)) == nil || old.Err() != nil
+		return testserver.KillSession(servers[0], old.Session.Status.ID(), password(r.Proxy)) == nil || old.Session.Status.Err() != nil
 	})
-	until(t, "another session", func() bool { s, err := base(c).Table(); return err == nil && s != old })
+	until(t, "another session", func() bool { s, err := clientOf(c).Table(); return err == nil && s != old })
 	for _, l := range held {
 		await(t, "lease lost", l.Done())
 	}

@@ -16,7 +16,7 @@ func TestAttemptsOfAWaiter(t *testing.T) {
 	for attempts, again := range map[int]bool{1: false, 2: true} {
 		r := newRig(t, 0)
 		cfg := r.Config
-		cfg.Retry = zookeeper.RetryPolicy{Base: time.Millisecond, Max: time.Millisecond, Attempts: attempts}
+		cfg.Retry = zookeeper.RetryPolicy{First: time.Millisecond, Max: time.Millisecond, Attempts: attempts}
 		c := open(t, cfg)
 		r.call(bounded(t), NewMutex(r.Other, linePath).Acquire).granted()
 		waiter := r.queue(bounded(t), NewMutex(c, linePath).Acquire)

@@ -39,7 +39,7 @@ const maxCandidate = 1 << 10
 // NewElection returns the election at an absolute path below the chroot. candidate is the name
 // that observers see, at most 1 KiB of UTF-8. It need not be unique. It may be empty if the
 // caller only observes.
-func NewElection(in zookeeper.Root, path, candidate string, opts ...Option) *Election {
+func NewElection(in zookeeper.Space, path, candidate string, opts ...Option) *Election {
 	ln := newLineup(in, path, opts...)
 	ln.candidate = candidate
 	return &Election{ln}
@@ -98,7 +98,7 @@ func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context,
 	err = fn(leader.Context(ctx), leader.Fence())
 	lost := leader.Err()
 
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leader.held.Table().Timeout())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leader.held.Table().Session.Trust.Timeout())
 	defer cancel()
 	_ = leader.Release(ctx) // without an answer it goes on in the background
 	switch {
@@ -176,14 +176,14 @@ func (o *observer) run(ctx context.Context) {
 	defer context.AfterFunc(o.ln.c.Keeper.Context(), cancel)()
 	for ctx.Err() == nil && o.ln.c.Keeper.AwaitUsable(ctx) {
 		if t, err := o.ln.c.Table(); err == nil && o.look(ctx, t) != nil {
-			_ = t.Pause() // if the session is over, AwaitUsable waits for the next one
+			_ = t.Session.Status.Pause() // if the session is over, AwaitUsable waits for the next one
 		}
 	}
 }
 
 // look tells the head of the line and returns when it may have changed.
 func (o *observer) look(ctx context.Context, t *held.Table) error {
-	w := t.Watch(o.ln.path, session.OnChildren, nil)
+	w := t.Session.Watches.Of(o.ln.path, session.OnChildren, nil)
 	if !o.wait(ctx, t, w.Armed()) {
 		return nil
 	}
@@ -192,7 +192,7 @@ func (o *observer) look(ctx context.Context, t *held.Table) error {
 		return err
 	}
 	if !list.Exists { // without a parent there are no children to watch
-		w = t.Watch(o.ln.path, session.OnExists, nil)
+		w = t.Session.Watches.Of(o.ln.path, session.OnExists, nil)
 		if !o.wait(ctx, t, w.Armed()) {
 			return nil
 		}
@@ -224,7 +224,7 @@ func (o *observer) wait(ctx context.Context, t *held.Table, ch <-chan struct{}) 
 	case <-ch:
 		return true
 	case <-ctx.Done():
-	case <-t.Over():
+	case <-t.Session.Status.Over():
 	}
 	return false
 }

@@ -199,7 +199,7 @@ func TestElectionKillSessionThenClose(t *testing.T) {
 	ctx := l.Context(bounded(t))
 	s := sessionOf(r.Client)
 	connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
-	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.ID(), password(r.Proxy)); err != nil && s.Err() == nil {
+	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.Session.Status.ID(), password(r.Proxy)); err != nil && s.Session.Status.Err() == nil {
 		t.Fatal(err)
 	}
 	short, cancel := context.WithTimeout(bounded(t), 100*time.Millisecond)

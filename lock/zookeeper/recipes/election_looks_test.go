@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"path"
-	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // readsOf matches the reads of a place in the rig's line.
@@ -71,7 +71,7 @@ func TestObserverEndsBeforeItsClientHasClosed(t *testing.T) {
 		}
 	}()
 	await(t, "the end of the channel", ended)
-	if !slices.Contains(s.Watched(), r.Config.Chroot+linePath) {
+	if s.Session.Watches.Watched()[session.WatchKey{Path: r.Config.Chroot + linePath, Kind: session.OnChildren}] == nil {
 		t.Error("the channel was not closed before the next event")
 	}
 	resign.Release()

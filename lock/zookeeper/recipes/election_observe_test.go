@@ -47,7 +47,7 @@ func TestElectionLeader(t *testing.T) {
 	}
 	mine := campaign(t, e)
 	l, err := NewElection(r.Other, "/e", "").Leader(bounded(t))
-	if err != nil || l.Name != e.ln.candidate || l.Fence != mine.Fence() || l.Instance != base(r.Client).Owner.Instance || l.Host == "" || l.PID == 0 || !l.Holds {
+	if err != nil || l.Name != e.ln.candidate || l.Fence != mine.Fence() || l.Instance != clientOf(r.Client).Owner.Instance || l.Host == "" || l.PID == 0 || !l.Holds {
 		t.Errorf("Leader() = %+v, %v; want me", l, err)
 	}
 	if err := NewElection(r.Other, "/e", "").Revoke(bounded(t)); err != nil {

@@ -128,11 +128,11 @@ func TestSessionForgetsLeases(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := sessionOf(c).Held(); n != 1 {
+		if n := sessionOf(c).Session.Trust.Held(); n != 1 {
 			t.Errorf("the session has %d holds, want 1", n)
 		}
 		releaseAll(t, []*Lease{l})
-		if n := sessionOf(c).Held(); n != 0 {
+		if n := sessionOf(c).Session.Trust.Held(); n != 0 {
 			t.Errorf("the session has %d holds after the release, want 0", n)
 		}
 	}
@@ -150,7 +150,7 @@ func TestHandOverGivenUpWhileItReads(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
 	go func() { <-read.Held(); cancel() }()
-	handed, err := second.awaitHandOver(ctx, first, second.held.Table().Now().Add(-2*held.Young))
+	handed, err := second.awaitHandOver(ctx, first, second.held.Table().Client.Now().Add(-2*held.Young))
 	if handed || !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) || second.Err() != nil {
 		t.Errorf("awaitHandOver() given up = %t, %v, want %v and its cause", handed, err, driver.ErrLocked)
 	}

@@ -63,10 +63,10 @@ func (l *Lease) awaitHandOver(ctx context.Context, before *Lease, looked leasecl
 		return false, err
 	}
 	t, path := l.held.Table(), l.place.path()
-	if t.Now().Sub(looked) < held.Young {
+	if t.Client.Now().Sub(looked) < held.Young {
 		return true, l.begin(true, false)
 	}
-	n, err := session.Within(ctx, t.Session, func() (session.Decided, error) { return t.Decide(path, session.OfNode) })
+	n, err := session.Within(ctx, t.Session.Status, func() (session.Decided, error) { return t.Session.Reads.Decide(path, session.OfNode) })
 	switch {
 	case err != nil:
 		return false, l.notYet(ctx, err)

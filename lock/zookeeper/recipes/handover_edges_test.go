@@ -58,7 +58,7 @@ func TestHandOverThatMayNotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.ReleaseInBackground()
-	handed, err := second.awaitHandOver(bounded(t), first, second.held.Table().Now().Add(-2*held.Young))
+	handed, err := second.awaitHandOver(bounded(t), first, second.held.Table().Client.Now().Add(-2*held.Young))
 	if handed || !errors.Is(err, zookeeper.ErrNotPermitted) || second.Err() != nil {
 		t.Errorf("awaitHandOver() = %t, %v with the lease %v, want %v", handed, err, second.Err(), zookeeper.ErrNotPermitted)
 	}

@@ -31,7 +31,11 @@ func neighbours(t *testing.T, cfg zookeeper.Config) (c *zookeeper.Client, held *
 		}
 		ch <- l
 	}()
-	until(t, "the second in line", func() bool { return placesOf(c) == 2 })
+	raw := rawConn(t, testserver.SharedZooKeeper(t))
+	until(t, "the second in line", func() bool {
+		places, _, err := raw.Children(cfg.Chroot + "/m")
+		return err == nil && len(places) == 2 && len(sessionOf(c).Unsettled()) == 0
+	})
 	return c, held, ch
 }
 
@@ -112,7 +116,7 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	places[0].ReleaseInBackground()
-	handed, err := places[1].awaitHandOver(bounded(t), places[0], places[1].held.Table().Now().Add(-held.Young))
+	handed, err := places[1].awaitHandOver(bounded(t), places[0], places[1].held.Table().Client.Now().Add(-held.Young))
 	if handed || !errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("awaitHandOver() = %v, %v, want ErrLeaseLost", handed, err)
 	}
@@ -132,7 +136,7 @@ func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 		places = append(places, l)
 	}
 	places[1].ReleaseInBackground()
-	if handed, err := places[2].awaitHandOver(bounded(t), places[1], places[2].held.Table().Now()); handed || err != nil {
+	if handed, err := places[2].awaitHandOver(bounded(t), places[1], places[2].held.Table().Client.Now()); handed || err != nil {
 		t.Errorf("awaitHandOver() = %v, %v, want to look again", handed, err)
 	}
 	places[0].ReleaseInBackground()
@@ -162,7 +166,7 @@ func TestMutexHandOverAfterALongWait(t *testing.T) {
 	t.Parallel()
 	first, second := pairOf(t, open(t, sharedConfig(t)))
 	first.ReleaseInBackground()
-	handed, err := second.awaitHandOver(bounded(t), first, second.held.Table().Now().Add(-2*held.Young))
+	handed, err := second.awaitHandOver(bounded(t), first, second.held.Table().Client.Now().Add(-2*held.Young))
 	if !handed || err != nil || second.Err() != nil {
 		t.Errorf("awaitHandOver() = %v, %v, want the lock", handed, err)
 	}
@@ -176,7 +180,7 @@ func TestMutexHandOverToALostPlace(t *testing.T) {
 		first, second := pairOf(t, open(t, sharedConfig(t)))
 		first.ReleaseInBackground()
 		_ = second.held.Lose()
-		looked := second.held.Table().Now().Add(-time.Duration(waited) * held.Young)
+		looked := second.held.Table().Client.Now().Add(-time.Duration(waited) * held.Young)
 		for range 50 { // it may see the end of either place first
 			if handed, err := second.awaitHandOver(bounded(t), first, looked); !errors.Is(err, driver.ErrLeaseLost) {
 				t.Fatalf("awaitHandOver() = %v, %v, want %v", handed, err, driver.ErrLeaseLost)

@@ -7,11 +7,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
-
-// placesOf counts the places in the line "/m" that a client has a lease for.
-func placesOf(c *zookeeper.Client) int { return sessionOf(c).Leases(base(c).Chroot + "/m") }
 
 // Places of one client that were asked for at the same moment have different fences,
 // which grow in the order in which they get the lock. Participants shows the same
@@ -57,7 +53,7 @@ func TestFencesGrowAlongALine(t *testing.T) {
 				proxy.DropNextReply(creates)
 			}
 			first.Release()
-			until(t, "all in line", func() bool { return placesOf(c) == n+1 })
+			until(t, "all in line", func() bool { return len(participants(t, m)) == n+1 })
 
 			var shown []driver.Fence
 			for _, p := range participants(t, m) {

@@ -32,8 +32,8 @@ type lineup struct {
 	agreed func(ctx context.Context, l *Lease) error
 }
 
-func newLineup(root zookeeper.Root, path string, opts ...Option) *lineup {
-	c, prefix := held.Base(root)
+func newLineup(in zookeeper.Space, path string, opts ...Option) *lineup {
+	c, prefix := held.ClientOf(in)
 	ln := &lineup{c: c, name: prefix + path, path: c.Chroot + prefix + path}
 	for _, opt := range opts {
 		if opt != nil {
@@ -123,10 +123,10 @@ func (ln *lineup) roll(ctx context.Context) (*held.Table, []line.Position, error
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := t.Barrier(ctx); err != nil { // other clients may have come a moment ago
+	if err := t.Session.Pulse.Barrier(ctx); err != nil { // other clients may have come a moment ago
 		return nil, nil, err
 	}
-	n, err := t.DecideFor(ctx, ln.path, session.OfChildren)
+	n, err := t.Session.Reads.DecideFor(ctx, ln.path, session.OfChildren)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %s: %w", driver.ErrUnavailable, ln.name, err)
 	}

@@ -127,7 +127,7 @@ func TestCloseWaitsForListeners(t *testing.T) {
 	s := sessionOf(c)
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close(bounded(t)) }()
-	await(t, "session over", s.Over())
+	await(t, "session over", s.Session.Status.Over())
 	select {
 	case err := <-closed:
 		t.Errorf("Close() = %v while a listener was running", err)
@@ -180,7 +180,7 @@ func TestSessionEndsWhileALeaseIsTold(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { m.ln.tell(lease) })
 	told.Wait(t, 1)
-	wg.Go(s.GiveUp)
+	wg.Go(s.Session.Trust.GiveUp)
 	await(t, "end of the lease", lease.Done())
 	time.Sleep(10 * time.Millisecond) // for the rest of the end
 	lease.place.mu.Unlock()
@@ -190,6 +190,6 @@ func TestSessionEndsWhileALeaseIsTold(t *testing.T) {
 		close(finished)
 	}()
 	await(t, "end of the session", finished)
-	await(t, "session over", s.Over())
+	await(t, "session over", s.Session.Status.Over())
 	wantStates(t, told.Wait(t, 2), Acquired, Lost)
 }

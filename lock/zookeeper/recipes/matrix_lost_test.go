@@ -82,8 +82,8 @@ func (p *pair) watches() int {
 
 // watchesOf counts the watches of a client's session, without that of its lock domain.
 func watchesOf(c *zookeeper.Client) (n int) {
-	for _, path := range sessionOf(c).Watched() {
-		if !strings.HasSuffix(path, "/idem/domain") {
+	for key := range sessionOf(c).Session.Watches.Watched() {
+		if !strings.HasSuffix(key.Path, "/idem/domain") {
 			n++
 		}
 	}

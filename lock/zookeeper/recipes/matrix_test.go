@@ -168,6 +168,6 @@ func (p *pair) kill() {
 	p.Helper()
 	s := sessionOf(p.c)
 	until(p, "session killed", func() bool {
-		return testserver.KillSession(p.at.others[0], s.ID(), password(p.proxy)) == nil || s.Err() != nil
+		return testserver.KillSession(p.at.others[0], s.Session.Status.ID(), password(p.proxy)) == nil || s.Session.Status.Err() != nil
 	})
 }

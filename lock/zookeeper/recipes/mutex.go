@@ -18,7 +18,7 @@ type Mutex struct{ ln *lineup }
 
 // NewMutex returns the mutex on an absolute path below the chroot. Missing parents are made.
 // The servers remove the path some time after its last use.
-func NewMutex(in zookeeper.Root, path string, opts ...Option) *Mutex {
+func NewMutex(in zookeeper.Space, path string, opts ...Option) *Mutex {
 	return &Mutex{newLineup(in, path, opts...)}
 }
 

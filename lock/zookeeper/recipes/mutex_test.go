@@ -87,7 +87,7 @@ func TestMutexAcquireCancelled(t *testing.T) {
 	waiting := func(n int) {
 		t.Helper()
 		until(t, "waiters", func() bool {
-			names, _, _ := raw.Children(base(c[0]).Chroot + "/m")
+			names, _, _ := raw.Children(clientOf(c[0]).Chroot + "/m")
 			return len(names) == n
 		})
 	}

@@ -59,8 +59,8 @@ func (ln *lineup) participants(ctx context.Context, r rule, most int) ([]Partici
 
 // participant reads a place. ok is false if it has gone.
 func (ln *lineup) participant(ctx context.Context, t *held.Table, pos line.Position) (p Participant, ok bool, err error) {
-	n, err := session.Within(ctx, t.Session, func() (session.Hint, error) {
-		return t.Look(ln.path+"/"+pos.Name, session.OfNode)
+	n, err := session.Within(ctx, t.Session.Status, func() (session.Hint, error) {
+		return t.Session.Reads.Look(ln.path+"/"+pos.Name, session.OfNode)
 	})
 	if err != nil {
 		return Participant{}, false, fmt.Errorf("%w: %s: %w", driver.ErrUnavailable, ln.name, err)

@@ -92,7 +92,7 @@ func (ln *lineup) enqueue(ctx context.Context, t *held.Table, role string, data 
 // request is the create of the znode. The servers add the sequence number. Callers of one
 // client who ask at the same moment share a transaction, so their places are side by side.
 func (p *place) request(t *held.Table) session.Request {
-	create := t.Ephemeral("", p.data)
+	create := t.Client.Ephemeral("", p.data)
 	create.Flags |= zk.FlagSequence
 	return session.Request{Ops: []any{create}, Group: p.lineup.path, Number: func(n int) {
 		create.Path = p.lineup.path + "/" + line.Numbered(p.prefix, n)
@@ -109,7 +109,7 @@ func (p *place) create(a *held.Attempt) (path string, czxid int64, err error) {
 		if a.Abandoned() {
 			return "", 0, held.ErrAbandoned
 		}
-		r = a.Do(p.request(a.Table))
+		r = a.Table.Session.Writes.DoRequest(p.request(a.Table))
 		switch {
 		case r.Outcome == session.Applied:
 			return r.Created[0], r.Zxid, p.named(a, r.Created[0])
@@ -146,13 +146,13 @@ func (p *place) named(a *held.Attempt, path string) error {
 
 // find looks for the znode after the reply to its create was lost.
 func (p *place) find(a *held.Attempt) (session.Decided, error) {
-	all, err := a.Decide(p.lineup.path, session.OfChildren)
+	all, err := a.Table.Session.Reads.Decide(p.lineup.path, session.OfChildren)
 	if err != nil {
 		return session.Decided{}, err
 	}
 	for _, name := range all.Names {
 		if strings.HasPrefix(name, p.prefix) {
-			n, err := a.Decide(p.lineup.path+"/"+name, session.OfNode)
+			n, err := a.Table.Session.Reads.Decide(p.lineup.path+"/"+name, session.OfNode)
 			if err != nil || !n.Exists {
 				return session.Decided{}, err
 			}

@@ -59,24 +59,20 @@ func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
 		t.Errorf("Offer() beyond a quota = %q, want it to name the path and say %q", err, want)
 	}
 
-	// In one Multi: the others are applied.
-	var batch []session.Request
+	// Writes of the same moment share a Multi, and the others are applied.
+	var writes sync.WaitGroup
 	for i := range 9 {
-		path := fmt.Sprintf("%s/free/w%d", cfg.Chroot, i)
+		path, want := fmt.Sprintf("%s/free/w%d", cfg.Chroot, i), session.Applied
 		if i%3 == 1 {
-			path = fmt.Sprintf("%s/full/w%d", cfg.Chroot, i)
+			path, want = fmt.Sprintf("%s/full/w%d", cfg.Chroot, i), session.Refused
 		}
-		batch = append(batch, session.Request{Ops: []any{&zk.CreateRequest{Path: path, Acl: base(c).ACL}}})
+		writes.Go(func() {
+			if r := sessionOf(c).Session.Writes.Do(&zk.CreateRequest{Path: path, Acl: clientOf(c).ACL}); r.Outcome != want {
+				t.Errorf("create %s: %+v, want outcome %d", path, r, want)
+			}
+		})
 	}
-	for i, r := range sessionOf(c).Batch(batch...) {
-		want := session.Applied
-		if i%3 == 1 {
-			want = session.Refused
-		}
-		if r.Outcome != want {
-			t.Errorf("write %d of a batch: %+v, want outcome %d", i, r, want)
-		}
-	}
+	writes.Wait()
 
 	// The parent of a line is made by a request of its own.
 	create(t, raw, cfg.Chroot+"/none", 0)
@@ -98,7 +94,7 @@ func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
 	}
 	wg.Go(func() {
 		cfg := cfg
-		cfg.Base = "/none/base"
+		cfg.Home = "/none/base"
 		if _, err := zookeeper.Open(bounded(t), cfg); err == nil || !strings.Contains(err.Error(), "quota is exceeded") {
 			t.Errorf("zookeeper.Open() below a parent beyond its quota = %v, want that said at once", err)
 		}

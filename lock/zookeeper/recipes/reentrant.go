@@ -44,7 +44,7 @@ type tenure struct {
 
 // NewReentrantMutex returns a reentrant mutex on an absolute path below the chroot. The
 // listeners among its options are told of leases, not of holds.
-func NewReentrantMutex(in zookeeper.Root, path string, opts ...Option) *ReentrantMutex {
+func NewReentrantMutex(in zookeeper.Space, path string, opts ...Option) *ReentrantMutex {
 	return &ReentrantMutex{m: NewMutex(in, path, opts...), tenures: make(map[any]*tenure)}
 }
 

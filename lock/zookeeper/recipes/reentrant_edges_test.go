@@ -190,7 +190,7 @@ func TestDowngradeThatCannotBegin(t *testing.T) {
 	writer := r.queue(bounded(t), m.AcquireWrite).granted()
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
-	until(t, "the loss of the connection", func() bool { return writer.held.Table().Usable() != nil })
+	until(t, "the loss of the connection", func() bool { return writer.held.Table().Session.Status.Usable() != nil })
 	if l, err := m.Downgrade(canceled(t), writer); l != nil || !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("Downgrade() = %v, %v, want %v and its cause", l, err, driver.ErrUnavailable)
 	}

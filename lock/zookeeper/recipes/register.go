@@ -29,14 +29,14 @@ type Register struct {
 
 // NewRegister returns the register at an absolute path below the chroot. The znode need not
 // exist. Its data is the value.
-func NewRegister(in zookeeper.Root, path string) *Register {
-	c, prefix := held.Base(in)
+func NewRegister(in zookeeper.Space, path string) *Register {
+	c, prefix := held.ClientOf(in)
 	return &Register{c: c, name: prefix + path, path: c.Chroot + prefix + path}
 }
 
 // Registers returns a function for the registers of a client. It is for a package that chooses the
 // path itself, such as tokenstore/redis for its witness.
-func Registers(in zookeeper.Root) func(path string) *Register {
+func Registers(in zookeeper.Space) func(path string) *Register {
 	return func(path string) *Register { return NewRegister(in, path) }
 }
 
@@ -49,10 +49,10 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := t.Barrier(ctx); err != nil { // others may have written a moment ago
+	if err := t.Session.Pulse.Barrier(ctx); err != nil { // others may have written a moment ago
 		return nil, 0, err
 	}
-	n, err := t.DecideFor(ctx, r.path, session.OfNode)
+	n, err := t.Session.Reads.DecideFor(ctx, r.path, session.OfNode)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: load: %w", driver.ErrUnavailable, err)
 	}
@@ -91,7 +91,7 @@ func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	}
 	var op any = &zk.SetDataRequest{Path: r.path, Data: data, Version: int32(version - 1)}
 	if version == 0 {
-		op = t.Persistent(r.path, data)
+		op = t.Client.Persistent(r.path, data)
 	}
 	var res session.Result
 	for range held.MaxTries {
@@ -100,7 +100,7 @@ func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 		case res.Outcome == session.Applied:
 			return nil
 		case version == 0 && res.RefusedBy(zk.ErrNoNode):
-			if err := t.EnsureParentsFor(ctx, r.path); err != nil {
+			if err := t.Parents.EnsureParentsFor(ctx, r.path); err != nil {
 				return fmt.Errorf("%w: save: %w", driver.ErrUnavailable, err)
 			}
 		case res.RefusedBy(zk.ErrNodeExists), res.RefusedBy(zk.ErrBadVersion), res.RefusedBy(zk.ErrNoNode):

@@ -75,7 +75,7 @@ func TestRegisterHasOneWinner(t *testing.T) {
 				c := []*zookeeper.Client{r.Client, r.Other}[i%2]
 				var err error
 				for end := time.Now().Add(patience); time.Now().Before(end); {
-					if _, err = base(c).Table(); err == nil {
+					if _, err = clientOf(c).Table(); err == nil {
 						err = NewRegister(c, "/idem/raced").Save(bounded(t), []byte("same"), version)
 						break
 					}

@@ -53,20 +53,20 @@ func (l *Lease) attend() {
 	defer l.place.mu.Unlock()
 	if !l.place.attended {
 		l.place.attended = true
-		l.held.Table().Go(l.watchOwn)
+		l.held.Table().Session.Status.Go(l.watchOwn)
 	}
 }
 
 func (l *Lease) watchOwn() {
 	t, path := l.held.Table(), l.place.path()
 	for {
-		w := t.Watch(path, session.OnNode, nil)
+		w := t.Session.Watches.Of(path, session.OnNode, nil)
 		select {
 		case <-w.Armed():
 		case <-l.Done():
 			return
 		}
-		n, err := t.Decide(path, session.OfNode) // at least as new as the watch
+		n, err := t.Session.Reads.Decide(path, session.OfNode) // at least as new as the watch
 		switch {
 		case err != nil || l.held.Over() != nil:
 			return
@@ -114,7 +114,7 @@ func (ln *lineup) revoke(ctx context.Context) error {
 // The request writes the same data again and so increments the version. No other write ever
 // changes a place.
 func askToLetGo(ctx context.Context, t *held.Table, path string) (asked bool, err error) {
-	n, err := t.DecideFor(ctx, path, session.OfNode)
+	n, err := t.Session.Reads.DecideFor(ctx, path, session.OfNode)
 	if err != nil || !n.Exists || revoked(n.Node) {
 		return n.Exists, err
 	}

@@ -109,7 +109,7 @@ func TestRequestAfterTheEndOfALease(t *testing.T) {
 	if err := NewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the watch", tab.Watch(path, session.OnNode, nil).Armed())
+	await(t, "the watch", tab.Session.Watches.Of(path, session.OnNode, nil).Armed())
 	for range 50 { // it may see the end of the lease before the request
 		l.watchOwn()
 	}

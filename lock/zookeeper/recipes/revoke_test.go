@@ -141,10 +141,10 @@ func TestParticipants(t *testing.T) {
 	if !p[0].Holds || p[1].Holds {
 		t.Errorf("Participants() = %+v, want the first alone to have the lock", p)
 	}
-	if p[0].Role != "" || p[0].Fence != l.Fence() || p[0].Instance != base(r.Client).Owner.Instance || p[0].PID != os.Getpid() || p[0].Host != base(r.Client).Owner.Host {
+	if p[0].Role != "" || p[0].Fence != l.Fence() || p[0].Instance != clientOf(r.Client).Owner.Instance || p[0].PID != os.Getpid() || p[0].Host != clientOf(r.Client).Owner.Host {
 		t.Errorf("the first is %+v, want the holder", p[0])
 	}
-	if p[1].Instance != base(r.Other).Owner.Instance || p[1].Place <= p[0].Place || !p[0].Fence.Before(p[1].Fence) {
+	if p[1].Instance != clientOf(r.Other).Owner.Instance || p[1].Place <= p[0].Place || !p[0].Fence.Before(p[1].Fence) {
 		t.Errorf("the second is %+v, want the waiter", p[1])
 	}
 	recipetest.Release(r, l)

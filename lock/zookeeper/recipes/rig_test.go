@@ -17,7 +17,7 @@ const (
 )
 
 var (
-	base         = recipetest.Base
+	clientOf     = recipetest.ClientOf
 	config       = recipetest.Config
 	crowd        = recipetest.Crowd
 	open         = recipetest.Open
@@ -93,7 +93,7 @@ func pathOf(l driver.Lease) string {
 // lockPath is where the lock of a key is.
 func lockPath(c *zookeeper.Client, id driver.KeyID) string {
 	hex := id.String()
-	return base(c).Chroot + "/lock/" + hex[:3] + "/" + hex[3:]
+	return clientOf(c).Chroot + "/lock/" + hex[:3] + "/" + hex[3:]
 }
 
 // straight is the configuration without the proxy.

@@ -32,7 +32,7 @@ type RWMutex struct{ ln *lineup }
 
 // NewRWMutex returns the read-write lock on an absolute path below the chroot. Missing parents
 // are made. The servers remove the path some time after its last use.
-func NewRWMutex(in zookeeper.Root, path string) *RWMutex { return &RWMutex{newLineup(in, path)} }
+func NewRWMutex(in zookeeper.Space, path string) *RWMutex { return &RWMutex{newLineup(in, path)} }
 
 // Roles of places in the line of an RWMutex.
 const (
@@ -120,7 +120,7 @@ func (m *RWMutex) Downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 
 func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 	t := l.held.Table()
-	if err := t.AwaitUp(ctx); err != nil { // the connection may have broken just now
+	if err := t.Session.Status.AwaitUp(ctx); err != nil { // the connection may have broken just now
 		if over := l.held.Over(); over != nil {
 			return nil, over
 		}
@@ -143,8 +143,8 @@ func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 		Delete: to.deletion, Tag: to, Fence: func(int64) driver.Fence { return l.Fence() },
 	})
 	switch {
-	case err != nil && t.Err() != nil:
-		return nil, fmt.Errorf("%w: %w", driver.ErrLeaseLost, t.Err())
+	case err != nil && t.Session.Status.Err() != nil:
+		return nil, fmt.Errorf("%w: %w", driver.ErrLeaseLost, t.Session.Status.Err())
 	case err != nil:
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func exchange(a *held.Attempt, l *Lease, to *place) (path string, czxid int64, e
 	var left error
 	if err != nil {
 		from, was := l.held.Where()
-		left = a.Remove(from, was, false)
+		left = a.Table.Remove(from, was, false)
 	}
 	removed(left)
 	return to.path(), czxid, err
@@ -177,7 +177,7 @@ func replace(a *held.Attempt, from, to *place) (czxid int64, err error) {
 		if a.Abandoned() {
 			return 0, held.ErrAbandoned
 		}
-		r := a.Write(&zk.DeleteRequest{Path: from.path(), Version: -1}, a.Ephemeral(to.path(), to.data))
+		r := a.Table.Session.Writes.Do(&zk.DeleteRequest{Path: from.path(), Version: -1}, a.Table.Client.Ephemeral(to.path(), to.data))
 		switch {
 		case r.Outcome == session.Applied:
 			return r.Zxid, nil
@@ -186,11 +186,11 @@ func replace(a *held.Attempt, from, to *place) (czxid int64, err error) {
 		case r.Outcome == session.Refused:
 			return 0, fmt.Errorf("%w: %w", driver.ErrUnavailable, r.Err)
 		case r.Outcome == session.Unknown:
-			if n, err := a.Decide(to.path(), session.OfNode); err == nil && n.Exists {
+			if n, err := a.Table.Session.Reads.Decide(to.path(), session.OfNode); err == nil && n.Exists {
 				return n.Czxid, nil
 			}
 		}
-		if err := a.Retry(); err != nil {
+		if err := a.Table.Session.Status.Retry(); err != nil {
 			return 0, fmt.Errorf("%w: %w", driver.ErrLeaseLost, err)
 		}
 	}

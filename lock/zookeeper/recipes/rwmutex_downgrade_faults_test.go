@@ -141,7 +141,7 @@ func TestDowngradeFails(t *testing.T) {
 				t.Errorf("Release() = %v", err)
 			}
 			r.wantClean(r.Client)
-			until(t, "a session", func() bool { _, err := base(r.Client).Table(); return err == nil })
+			until(t, "a session", func() bool { _, err := clientOf(r.Client).Table(); return err == nil })
 			recipetest.Release(r, r.queue(bounded(t), m.AcquireWrite).granted())
 		})
 	}

@@ -95,7 +95,7 @@ func (p *chance) drop(l *Lease, since int64, op any) {
 	if err := l.Release(bounded(p)); err != nil {
 		p.Errorf("Release() = %v", err)
 	}
-	if l.held.Table().Err() != nil {
+	if l.held.Table().Session.Status.Err() != nil {
 		call = since
 	}
 	p.h.add(p.who, call, op, nil)
@@ -130,7 +130,7 @@ func TestRWMutexHistory(t *testing.T) {
 			if err != nil {
 				// It has neither any more: it may have had the read lock for a moment.
 				await(t, "old lock gone", l.held.Gone())
-				if l.held.Table().Err() != nil {
+				if l.held.Table().Session.Status.Err() != nil {
 					call = since
 				}
 				h.add(p.who, call, drop, nil)

@@ -33,7 +33,7 @@ func TestLineReconnectWaiting(t *testing.T) {
 		r.watching(r.Client)
 		before := r.places()
 		r.Proxy.Cut()
-		until(r, "connected again", func() bool { return r.Proxy.Accepted() > 1 && sessionOf(r.Client).Usable() == nil })
+		until(r, "connected again", func() bool { return r.Proxy.Accepted() > 1 && sessionOf(r.Client).Session.Status.Usable() == nil })
 		if after := r.places(); len(after) != 2 || after[1].Name != before[1].Name {
 			r.Errorf("line is %v, want %v", after, before)
 		}
@@ -50,7 +50,7 @@ func TestLineAcquireAfterLostServer(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, _ ask) {
 		r.Proxy.Refuse(true)
 		r.Proxy.Cut()
-		until(r, "outage noticed", func() bool { return sessionOf(r.Client).Usable() != nil })
+		until(r, "outage noticed", func() bool { return sessionOf(r.Client).Session.Status.Usable() != nil })
 		ctx, cancel := context.WithCancel(bounded(r))
 		defer cancel()
 		short, long := r.call(ctx, wants), r.call(bounded(r), wants)

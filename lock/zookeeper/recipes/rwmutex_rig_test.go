@@ -45,8 +45,8 @@ func (r *rig) kill() {
 	}
 	until(r, "session killed", func() bool {
 		// The client may be back sooner than the killer has done its work.
-		err := testserver.KillSession(testserver.SharedZooKeeper(r)[0], s.ID(), password(r.Proxy))
-		return err == nil || s.Err() != nil
+		err := testserver.KillSession(testserver.SharedZooKeeper(r)[0], s.Session.Status.ID(), password(r.Proxy))
+		return err == nil || s.Session.Status.Err() != nil
 	})
 }
 
@@ -103,14 +103,20 @@ func (r *rig) watching(c *zookeeper.Client) {
 	r.Helper()
 	s := sessionOf(c)
 	until(r, "a watch", func() bool {
-		w := s.Watching(r.Config.Chroot+linePath, session.OnChildren)
+		watched := s.Session.Watches.Watched()
+		w := watched[session.WatchKey{Path: r.Config.Chroot + linePath, Kind: session.OnChildren}]
 		if w != nil && slices.ContainsFunc(line.Sort(namesOf(w)), func(p line.Position) bool {
 			cl := s.Find(r.Config.Chroot + linePath + "/" + p.Name)
 			return cl != nil && cl.Lease() != nil && !cl.Releasing()
 		}) {
 			return true
 		}
-		return slices.ContainsFunc(s.Watched(), func(path string) bool { return strings.HasPrefix(path, r.Config.Chroot+linePath+"/") })
+		for key := range watched {
+			if strings.HasPrefix(key.Path, r.Config.Chroot+linePath+"/") {
+				return true
+			}
+		}
+		return false
 	})
 }
 

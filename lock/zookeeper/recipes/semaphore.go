@@ -53,7 +53,7 @@ const permitsRole = "permits"
 // NewSemaphore returns the semaphore on an absolute path below the chroot. Missing parents are
 // made. The servers remove the path some time after its last use. The znode there keeps the
 // number of permits, see [ErrPermitsMismatch].
-func NewSemaphore(in zookeeper.Root, path string, permits int) *Semaphore {
+func NewSemaphore(in zookeeper.Space, path string, permits int) *Semaphore {
 	sem := &Semaphore{newLineup(in, path), permits}
 	sem.ln.data, sem.ln.agreed = fmt.Appendf(nil, `{"permits":%d}`, permits), sem.agreed
 	return sem
@@ -112,7 +112,7 @@ func (sem *Semaphore) wants(p line.Position) int {
 func (sem *Semaphore) agreed(ctx context.Context, l *Lease) error {
 	t, ln := l.held.Table(), sem.ln
 	for {
-		n, err := t.DecideFor(ctx, ln.path, session.OfNode)
+		n, err := t.Session.Reads.DecideFor(ctx, ln.path, session.OfNode)
 		switch {
 		case err != nil:
 			return l.notYet(ctx, fmt.Errorf("%w: %w", driver.ErrUnavailable, err))

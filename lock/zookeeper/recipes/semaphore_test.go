@@ -203,7 +203,7 @@ func TestSemaphoreWaitersShareALook(t *testing.T) {
 	seen := func(n int) {
 		t.Helper()
 		until(t, "line seen", func() bool {
-			w := s.Watching(r.Config.Chroot+linePath, session.OnChildren)
+			w := s.Session.Watches.Watched()[session.WatchKey{Path: r.Config.Chroot + linePath, Kind: session.OnChildren}]
 			if w == nil {
 				return false
 			}

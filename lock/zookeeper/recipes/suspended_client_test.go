@@ -75,7 +75,7 @@ func TestSuspendedClientGivesOutNoLease(t *testing.T) {
 			answers := make(chan answer, 1)
 			go func() {
 				l, err := recipe.wants(bounded(t), r.Client)
-				answers <- answer{l, err, sessionOf(r.Client).Usable()}
+				answers <- answer{l, err, sessionOf(r.Client).Session.Status.Usable()}
 			}()
 			until(t, "the waiter to have looked at the line", func() bool {
 				seen := counter.Seen()
@@ -99,7 +99,7 @@ func (r *rig) suspend() {
 	r.Helper()
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
-	until(r, "suspended", func() bool { return sessionOf(r.Client).Usable() != nil })
+	until(r, "suspended", func() bool { return sessionOf(r.Client).Session.Status.Usable() != nil })
 }
 
 // A waiter that gives up while its client is suspended has no lock, although its turn has come. Its
@@ -114,9 +114,9 @@ func TestTurnGivenUpWhileSuspended(t *testing.T) {
 		t.Errorf("judge() = %v, want %v and its cause", err, driver.ErrUnavailable)
 	}
 	before.ReleaseInBackground()
-	handed, err := second.awaitHandOver(canceled(t), before, second.held.Table().Now())
+	handed, err := second.awaitHandOver(canceled(t), before, second.held.Table().Client.Now())
 	for err != nil && errors.Is(err, driver.ErrLocked) { // it saw the end of its context first
-		handed, err = second.awaitHandOver(canceled(t), before, second.held.Table().Now())
+		handed, err = second.awaitHandOver(canceled(t), before, second.held.Table().Client.Now())
 	}
 	if handed || !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) || second.Err() != nil {
 		t.Errorf("awaitHandOver() = %t, %v, want %v and its cause", handed, err, driver.ErrUnavailable)
@@ -138,13 +138,13 @@ func TestLeaseComesAfterTheReconnect(t *testing.T) {
 	made, suspended, granted := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		l, err := claim.Acquire(bounded(t), held.Znode{Make: func(a *held.Attempt) (string, int64, error) {
-			r := a.Write(a.Ephemeral(claim.Path(), nil))
+			r := a.Table.Session.Writes.Do(a.Table.Client.Ephemeral(claim.Path(), nil))
 			close(made)
 			<-suspended
 			return claim.Path(), r.Zxid, r.Err
 		}})
 		if err == nil {
-			err = table.Usable()
+			err = table.Session.Status.Usable()
 			l.ReleaseInBackground()
 		}
 		granted <- err

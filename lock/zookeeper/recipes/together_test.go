@@ -59,10 +59,10 @@ func takeTogether(r *rig, m *Mutex, lost bool) []*Lease {
 	var wg sync.WaitGroup
 	var stops []*testserver.Hold
 	for i := range 2 { // as many Multis may be under way
-		path := fmt.Sprintf("%s/stop%d-%s", r.Config.Chroot, i, tab.Try())
+		path := fmt.Sprintf("%s/stop%d-%s", r.Config.Chroot, i, tab.Client.Try())
 		hold := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path)))
 		stops = append(stops, hold)
-		wg.Go(func() { tab.Write(tab.Persistent(path, nil)) })
+		wg.Go(func() { tab.Session.Writes.Do(tab.Client.Persistent(path, nil)) })
 		await(r, "a write under way", hold.Held())
 	}
 	const callers = 4

@@ -27,7 +27,7 @@ func first(_ []line.Position, me int) (turn bool, behind int) { return me == 0, 
 // gone, and driver.ErrLocked if ctx ended first.
 func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 	for {
-		looked := l.held.Table().Now()
+		looked := l.held.Table().Client.Now()
 		all, err := l.lookAtLine(ctx)
 		if err != nil {
 			return err
@@ -110,7 +110,7 @@ func (l *Lease) leaving(all []line.Position, known []*held.Claim) (others []line
 // lookAtLine reads the line of a place.
 func (l *Lease) lookAtLine(ctx context.Context) ([]line.Position, error) {
 	t, path := l.held.Table(), l.place.lineup.path
-	n, err := session.Within(ctx, t.Session, func() (session.Decided, error) { return t.Decide(path, session.OfChildren) })
+	n, err := session.Within(ctx, t.Session.Status, func() (session.Decided, error) { return t.Session.Reads.Decide(path, session.OfChildren) })
 	if err != nil {
 		return nil, l.notYet(ctx, err)
 	}
@@ -122,7 +122,7 @@ func (l *Lease) lookAtLine(ctx context.Context) ([]line.Position, error) {
 func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
 	t := l.held.Table()
 	for {
-		w := t.Watch(l.place.lineup.path, session.OnChildren, nil)
+		w := t.Session.Watches.Of(l.place.lineup.path, session.OnChildren, nil)
 		if err := l.awaitChange(ctx, w.Armed()); err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ func (l *Lease) begin(head, alone bool) error {
 	l.place.mu.Lock()
 	l.place.head, l.place.alone = head, alone
 	l.place.mu.Unlock()
-	l.held.Table().Trusted()
+	l.held.Table().Session.Trust.Trusted()
 	if over := l.held.Over(); over != nil {
 		return over
 	}
@@ -202,7 +202,7 @@ func (l *Lease) awaitChange(ctx context.Context, ch <-chan struct{}) error {
 // awaitConnection waits until the client may give out leases. The error wraps driver.ErrLeaseLost if
 // the place was lost first, and driver.ErrUnavailable and the cause of ctx if ctx ended first.
 func (l *Lease) awaitConnection(ctx context.Context) error {
-	err := l.held.Table().AwaitUp(ctx)
+	err := l.held.Table().Session.Status.AwaitUp(ctx)
 	switch over := l.held.Over(); {
 	case err == nil:
 		return nil
@@ -231,5 +231,5 @@ func (l *Lease) endOf(p line.Position) <-chan struct{} {
 	if cl := l.held.Table().Find(path); cl != nil {
 		return cl.Freed()
 	}
-	return l.held.Table().Watch(path, session.OnNode, nil).Woken()
+	return l.held.Table().Session.Watches.Of(path, session.OnNode, nil).Woken()
 }

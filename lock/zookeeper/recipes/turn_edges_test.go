@@ -151,7 +151,7 @@ func TestGivenUpInACrowd(t *testing.T) {
 	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the watch", l.held.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
+	await(t, "the watch", l.held.Table().Session.Watches.Of(sem.ln.path, session.OnChildren, nil).Armed())
 	for range 50 { // it may see the watch or its own end first
 		if err := l.awaitTurnInCrowd(canceled(t), sem.enough); !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) {
 			t.Fatalf("awaitTurnInCrowd() given up = %v, want %v and its cause", err, driver.ErrLocked)
@@ -187,7 +187,7 @@ func TestGivenUpInACrowdAfterASuspension(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the watch", l.held.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
+	await(t, "the watch", l.held.Table().Session.Watches.Of(sem.ln.path, session.OnChildren, nil).Armed())
 	r.Proxy.Freeze(testserver.Both)
 	clock.Advance(r.Config.SessionTimeout)
 	if err := l.Err(); !errors.Is(err, driver.ErrLeaseLost) {

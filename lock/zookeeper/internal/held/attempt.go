@@ -15,7 +15,7 @@ var ErrAbandoned = fmt.Errorf("%w: the attempt was abandoned", driver.ErrUnavail
 // Attempt makes one znode for a lease. It goes on when its caller has gone, and then
 // undoes its work.
 type Attempt struct {
-	*Table
+	Table *Table
 
 	claim *Claim
 	znode Znode
@@ -41,10 +41,10 @@ func (cl *Claim) Acquire(ctx context.Context, z Znode) (*Lease, error) {
 	if z.Vanished == nil {
 		z.Vanished = func() {}
 	}
-	a := &Attempt{Table: t, claim: cl, znode: z, began: t.Now(), done: make(chan struct{})}
-	t.Keeper.Background.Add()
+	a := &Attempt{Table: t, claim: cl, znode: z, began: t.Client.Now(), done: make(chan struct{})}
+	t.Client.Keeper.Background.Add()
 	t.Further(a.run)
-	if err := t.Await(ctx, a.done); err != nil {
+	if err := t.Session.Status.Await(ctx, a.done); err != nil {
 		return a.leave(err)
 	}
 	return a.lease, a.err
@@ -52,8 +52,8 @@ func (cl *Claim) Acquire(ctx context.Context, z Znode) (*Lease, error) {
 
 // leave abandons the attempt. If it is over already, its result counts.
 func (a *Attempt) leave(why error) (*Lease, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.Table.mu.Lock()
+	defer a.Table.mu.Unlock()
 	select {
 	case <-a.done:
 		return a.lease, a.err
@@ -69,8 +69,8 @@ func (a *Attempt) Claim() *Claim { return a.claim }
 
 // Abandoned reports whether the caller has gone. Make sends nothing more then.
 func (a *Attempt) Abandoned() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.Table.mu.Lock()
+	defer a.Table.mu.Unlock()
 	return a.abandoned
 }
 
@@ -78,21 +78,21 @@ func (a *Attempt) Abandoned() bool {
 // answer, run waits for it first, because a suspended client gives out no lease. It undoes the
 // znode if the caller has gone, or if the znode came too late to be trusted.
 func (a *Attempt) run() {
-	defer a.Keeper.Background.Done()
+	defer a.Table.Client.Keeper.Background.Done()
 	path, czxid, err := a.znode.Make(a)
-	if err == nil && a.Settled() == nil && a.grant(path, czxid) {
+	if err == nil && a.Table.Session.Status.Settled() == nil && a.grant(path, czxid) {
 		return
 	}
 	if err == nil {
-		old := a.znode.Shared && a.Now().Sub(a.began) > Young
-		if gone := a.Remove(path, czxid, old); gone != nil {
-			a.Log.Warn("zookeeper: abandoned lock left to the end of its session", "path", path, "error", gone)
+		old := a.znode.Shared && a.Table.Client.Now().Sub(a.began) > Young
+		if gone := a.Table.Remove(path, czxid, old); gone != nil {
+			a.Table.Client.Log.Warn("zookeeper: abandoned lock left to the end of its session", "path", path, "error", gone)
 		}
 		err = fmt.Errorf("%w: the lock came too late", driver.ErrUnavailable)
 	}
 	a.claim.Free()
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.Table.mu.Lock()
+	defer a.Table.mu.Unlock()
 	a.err = err
 	close(a.done)
 }
@@ -100,21 +100,21 @@ func (a *Attempt) run() {
 // grant hands the znode to the caller, unless the caller has gone or the session lost its
 // trust.
 func (a *Attempt) grant(path string, czxid int64) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.Table.mu.Lock()
+	defer a.Table.mu.Unlock()
 	settled := make(chan struct{})
 	close(settled) // the znode is not being moved
 	l := &Lease{
 		ending:   ending{done: make(chan struct{})},
 		location: location{path: path, czxid: czxid, moving: settled},
 		t:        a.Table, claim: a.claim, znode: a.znode, taken: a.began,
-		fence: a.Fence(czxid), gone: make(chan struct{}),
+		fence: a.Table.Fence(czxid), gone: make(chan struct{}),
 	}
 	if a.znode.Fence != nil {
 		l.fence = a.znode.Fence(czxid)
 	}
 	if !a.abandoned {
-		l.hold = a.Hold(func(err error) { l.end(err) }, l.ReleaseInBackground)
+		l.hold = a.Table.Session.Trust.Hold(func(err error) { l.ending.end(err) }, l.ReleaseInBackground)
 	}
 	if l.hold == nil {
 		a.claim.phase = releasing

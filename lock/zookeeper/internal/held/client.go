@@ -54,9 +54,9 @@ func (c *Client) Ephemeral(path string, data []byte) *zk.CreateRequest {
 	return &zk.CreateRequest{Path: path, Data: data, Acl: c.ACL, Flags: zk.FlagEphemeral}
 }
 
-// Base returns the client below a zookeeper.Root, and the prefix of all paths. Package zookeeper
-// sets it when the program starts. A method would be in reach of everybody.
-var Base func(root any) (c *Client, prefix string)
+// ClientOf returns the client below a zookeeper.Space, and the prefix of all paths. Package zookeeper
+// sets it when the program starts. Users of the library could call a method.
+var ClientOf func(space any) (c *Client, prefix string)
 
 // CheckPath accepts absolute paths like /a/b, without empty or relative elements.
 func CheckPath(name, path string, optional bool) error {
@@ -76,8 +76,8 @@ func CheckPath(name, path string, optional bool) error {
 
 // RetryPolicy is explained in package zookeeper.
 type RetryPolicy struct {
-	Base, Max time.Duration
-	Attempts  int
+	First, Max time.Duration
+	Attempts   int
 }
 
 // Retries counts the attempts of one call.
@@ -89,7 +89,7 @@ type Retries struct {
 
 // Retries begins to count.
 func (c *Client) Retries() *Retries {
-	return &Retries{c: c, pause: session.Backoff{Base: c.Policy.Base, Max: c.Policy.Max}}
+	return &Retries{c: c, pause: session.Backoff{First: c.Policy.First, Max: c.Policy.Max}}
 }
 
 // Wait pauses before the next attempt, and then until the client may serve it. It is false if

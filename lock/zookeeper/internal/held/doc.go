@@ -17,7 +17,8 @@
 //
 // # Reading order
 //
-// owner.go and client.go are shared by all znodes of a client. ending.go is the end of a
-// lease. parents.go makes the znodes above others. table.go has the claims of a session.
-// lease.go and release.go are the lease and its removal. attempt.go makes the znode.
+// table.go has the claims of a session. attempt.go makes the znode. lease.go and release.go are the
+// lease and the removal of its znode. owner.go and client.go are shared by all znodes of a client.
+// parents.go makes the znodes above others. move.go is for a znode that a marker replaces, and
+// handle.go for the recipes and the queue.
 package held

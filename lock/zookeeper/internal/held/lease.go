@@ -3,6 +3,7 @@ package held
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,12 +44,11 @@ type Znode struct {
 // Lease stands for a znode that was made, as long as the session is trusted. It is safe
 // for concurrent use.
 //
-// It has more than fifteen methods because it is an [driver.Lease], the handle of its znode
-// for the recipes, and the start of the znode's removal. The three share the claim's
-// phase, so to divide them would only spread that.
+// It has more than fifteen methods, because it is an [driver.Lease] and the handle of its znode for
+// the markers (move.go) and the recipes (handle.go). All of them depend on the claim's phase.
 type Lease struct {
-	ending
-	location
+	ending   ending
+	location location
 
 	t     *Table
 	claim *Claim
@@ -65,6 +65,15 @@ type Lease struct {
 
 var _ driver.Lease = (*Lease)(nil)
 
+// Done implements [driver.Lease].
+func (l *Lease) Done() <-chan struct{} { return l.ending.done }
+
+// Over says why the lease is not held any more, and is nil while it is held.
+func (l *Lease) Over() error { return l.ending.over() }
+
+// Where is the path of the znode, and its czxid.
+func (l *Lease) Where() (path string, czxid int64) { return l.location.where() }
+
 // Fence implements [driver.Lease].
 func (l *Lease) Fence() driver.Fence { return l.fence }
 
@@ -72,32 +81,9 @@ func (l *Lease) Fence() driver.Fence { return l.fence }
 // Done is late, after the machine was suspended.
 func (l *Lease) Err() error {
 	if l.Over() == nil {
-		l.t.Trusted()
+		l.t.Session.Trust.Trusted()
 	}
-	return l.loss()
-}
-
-// Tag is Znode.Tag.
-func (l *Lease) Tag() any { return l.znode.Tag }
-
-// Table has the claims of the lease's session.
-func (l *Lease) Table() *Table { return l.t }
-
-// Move announces a write of the holder that may replace the znode by another one. Until
-// the write is settled, Check and the release wait. The holder has to call settle then,
-// with the znode that is there. Move fails if the lease is over. settle is nil if another
-// move is under way. old reports whether the znode has to be read before it is deleted,
-// because it is not young.
-func (l *Lease) Move() (settle func(path string, czxid int64), old bool, err error) {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
-	if over := l.Over(); over != nil {
-		return nil, false, over
-	}
-	if l.t.Err() != nil || l.claim.phase != holding {
-		return nil, false, fmt.Errorf("%w: mark", driver.ErrLeaseLost)
-	}
-	return l.announce(), l.suspect(), nil
+	return l.ending.loss()
 }
 
 // Check implements [driver.Lease]. It always reads the znode, so it notices one that was
@@ -108,7 +94,7 @@ func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	there, err := l.look(ctx)
-	left := l.t.Left()
+	left := l.t.Session.Trust.Left()
 	switch over := l.Over(); {
 	case over != nil:
 		return 0, over
@@ -123,27 +109,27 @@ func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 // look reads whether the znode is there. If the last acknowledged write is old, it makes
 // another one first.
 func (l *Lease) look(ctx context.Context) (there bool, err error) {
-	if err := l.t.AwaitUp(ctx); err != nil {
+	if err := l.t.Session.Status.AwaitUp(ctx); err != nil {
 		return false, err
 	}
-	if l.t.Stale() {
-		if err := l.t.Barrier(ctx); err != nil {
+	if l.t.Session.Trust.Stale() {
+		if err := l.t.Session.Pulse.Barrier(ctx); err != nil {
 			return false, err
 		}
 	}
 	for {
 		select {
-		case <-l.settled():
+		case <-l.location.settled():
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
 		}
 		path, czxid := l.Where()
-		n, err := l.t.DecideFor(ctx, path, session.OfNode)
+		n, err := l.t.Session.Reads.DecideFor(ctx, path, session.OfNode)
 		if err != nil || n.Exists && n.Czxid == czxid {
 			return err == nil, err
 		}
 		select {
-		case <-l.settled():
+		case <-l.location.settled():
 			if now, _ := l.Where(); now == path { // it was not moved before the read
 				return false, nil
 			}
@@ -160,56 +146,67 @@ func (l *Lease) Lose() error {
 	l.t.mu.Unlock()
 	if lost {
 		path, _ := l.Where()
-		l.t.Log.Warn("zookeeper: lock vanished while held", "path", path, "fence", l.fence.String())
+		l.t.Client.Log.Warn("zookeeper: lock vanished while held", "path", path, "fence", l.fence.String())
 	}
 	return l.Over()
 }
 
-// Backdate makes the lease older than it is. It is for tests.
-func (l *Lease) Backdate(d time.Duration) { l.taken = l.taken.Add(-d) }
+// ending is whether and why a lease has ended. mu may be taken while the session's lock
+// is held.
+type ending struct {
+	done chan struct{}
 
-// location is where the znode of a lease is.
-type location struct {
-	mu     sync.Mutex
-	path   string
-	czxid  int64
-	moving chan struct{} // closed when the last move was settled
+	mu       sync.Mutex
+	finished bool
+	err      error
+	ends     []*func(error) // to be told of the end
 }
 
-// Where is the path of the znode, and its czxid.
-func (o *location) Where() (path string, czxid int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.path, o.czxid
-}
-
-// Is reports whether n is the znode of the lease.
-func (o *location) Is(n session.Decided) bool {
-	_, czxid := o.Where()
-	return n.Exists && n.Czxid == czxid
-}
-
-// settled is closed while no move is under way.
-func (o *location) settled() <-chan struct{} {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.moving
-}
-
-// announce begins a move, unless one is under way.
-func (o *location) announce() (settle func(path string, czxid int64)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	select {
-	case <-o.moving:
-	default:
-		return nil
+// over is explained at Lease.Over, and onEnd at Lease.OnEnd.
+func (e *ending) over() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.finished && e.err == nil {
+		return fmt.Errorf("%w: it was released", driver.ErrLeaseLost)
 	}
-	o.moving = make(chan struct{})
-	return func(path string, czxid int64) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.path, o.czxid = path, czxid
-		close(o.moving)
+	return e.err
+}
+
+// loss is why the lease was lost, as far as it is known without a look at the clock.
+func (e *ending) loss() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err
+}
+
+func (e *ending) onEnd(f func(error)) (forget func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.finished {
+		f(e.err)
+		return func() {}
 	}
+	entry := &f
+	e.ends = append(e.ends, entry)
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.ends = slices.DeleteFunc(e.ends, func(other *func(error)) bool { return other == entry })
+	}
+}
+
+// end ends the lease. It returns false if it had ended already. A lost lease stays lost.
+func (e *ending) end(err error) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.finished {
+		return false
+	}
+	e.finished, e.err = true, err
+	close(e.done)
+	for _, f := range e.ends {
+		(*f)(err)
+	}
+	e.ends = nil
+	return true
 }

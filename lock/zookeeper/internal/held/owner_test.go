@@ -62,9 +62,9 @@ func TestEndIsToldOnce(t *testing.T) {
 			told = append(told, who)
 		}
 	}
-	e.OnEnd(note("first"))
-	forget := e.OnEnd(note("second"))
-	e.OnEnd(note("third"))
+	e.onEnd(note("first"))
+	forget := e.onEnd(note("second"))
+	e.onEnd(note("third"))
 	forget()
 	forget()
 	if len(e.ends) != 2 {
@@ -73,11 +73,11 @@ func TestEndIsToldOnce(t *testing.T) {
 	if !e.end(lost) || e.end(nil) || len(e.ends) != 0 {
 		t.Errorf("end() did not end the lease once")
 	}
-	e.OnEnd(note("late"))()
+	e.onEnd(note("late"))()
 	if got := strings.Join(told, " "); got != "first third late" {
 		t.Errorf("told %s, want first third late", got)
 	}
-	if !errors.Is(e.Over(), lost) || !errors.Is(e.loss(), lost) {
-		t.Errorf("Over() = %v, loss() = %v, want %v", e.Over(), e.loss(), lost)
+	if !errors.Is(e.over(), lost) || !errors.Is(e.loss(), lost) {
+		t.Errorf("Over() = %v, loss() = %v, want %v", e.over(), e.loss(), lost)
 	}
 }

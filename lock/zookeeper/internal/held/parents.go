@@ -13,9 +13,9 @@ import (
 )
 
 // parents makes persistent znodes in one session.
-type parents struct {
-	*session.Session
-	c *Client
+type Parents struct {
+	session *session.Session
+	c       *Client
 
 	mu     sync.Mutex
 	making map[string]func() error // returns when the znode is made
@@ -27,7 +27,7 @@ func Above(path string) string { return path[:strings.LastIndexByte(path, '/')] 
 // EnsureParents makes the missing persistent znodes above path. It begins with
 // the lowest one, because the others are nearly always there. Making a znode twice does no
 // harm, so after a lost reply it does it again.
-func (p *parents) EnsureParents(path string) error {
+func (p *Parents) EnsureParents(path string) error {
 	parent := Above(path)
 	if parent == "" {
 		return nil
@@ -45,14 +45,14 @@ func (p *parents) EnsureParents(path string) error {
 }
 
 // EnsureParentsFor is EnsureParents for callers. It stops waiting when ctx ends.
-func (p *parents) EnsureParentsFor(ctx context.Context, path string) error {
-	_, err := session.Within(ctx, p.Session, func() (struct{}, error) { return struct{}{}, p.EnsureParents(path) })
+func (p *Parents) EnsureParentsFor(ctx context.Context, path string) error {
+	_, err := session.Within(ctx, p.session.Status, func() (struct{}, error) { return struct{}{}, p.EnsureParents(path) })
 	return err
 }
 
 // Ensure makes one persistent znode. Calls for the same one share the write, because the
 // servers would refuse all but the first.
-func (p *parents) Ensure(path string) error {
+func (p *Parents) Ensure(path string) error {
 	p.mu.Lock()
 	ensured := p.making[path]
 	if ensured == nil {
@@ -69,16 +69,16 @@ func (p *parents) Ensure(path string) error {
 	return ensured()
 }
 
-func (p *parents) ensure(path string) error {
+func (p *Parents) ensure(path string) error {
 	for {
-		r := p.Write(p.c.Persistent(path, nil))
+		r := p.session.Writes.Do(p.c.Persistent(path, nil))
 		switch {
 		case r.Outcome == session.Applied, r.RefusedBy(zk.ErrNodeExists):
 			return nil
 		case r.Outcome == session.Ended, r.Outcome == session.Refused:
 			return fmt.Errorf("zookeeper: create %s: %w", path, r.Err)
 		}
-		if err := p.Retry(); err != nil {
+		if err := p.session.Status.Retry(); err != nil {
 			return err
 		}
 	}

@@ -41,26 +41,9 @@ func (l *Lease) release(lazy bool) {
 	l.beginRelease(lazy)
 }
 
-// Gone is closed when the znode is known to be gone, or the session is over.
-func (l *Lease) Gone() <-chan struct{} { return l.gone }
-
-// Take ends the lease as Release does, but leaves the removal of the znode to the caller.
-// The caller calls removed once the znode is gone or the session is over. removed is nil
-// if the lease was over already.
-func (l *Lease) Take() (removed func(error)) {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
-	if l.claim.phase != holding || !l.finish(nil) {
-		return nil
-	}
-	l.claim.phase = releasing
-	l.t.Keeper.Background.Add()
-	return l.removed
-}
-
 // finish ends the lease. The session does that by ending.end alone.
 func (l *Lease) finish(err error) bool {
-	ended := l.end(err)
+	ended := l.ending.end(err)
 	if ended {
 		l.hold.End()
 	}
@@ -73,8 +56,8 @@ func (l *Lease) beginRelease(lazy bool) {
 		return
 	}
 	l.claim.phase = releasing
-	l.t.Keeper.Background.Add()
-	settled, look := l.settled(), l.suspect()
+	l.t.Client.Keeper.Background.Add()
+	settled, look := l.location.settled(), l.suspect()
 	l.t.Further(func() {
 		select {
 		case <-settled:
@@ -91,12 +74,12 @@ func (l *Lease) beginRelease(lazy bool) {
 
 // suspect reports whether the znode has to be read before it is deleted.
 func (l *Lease) suspect() bool {
-	return l.znode.Shared && (l.loss() != nil || l.t.Now().Sub(l.taken) > Young)
+	return l.znode.Shared && (l.ending.loss() != nil || l.t.Client.Now().Sub(l.taken) > Young)
 }
 
 // removed ends the claim. The znode is gone, or the session is over.
 func (l *Lease) removed(err error) {
-	defer l.t.Keeper.Background.Done()
+	defer l.t.Client.Keeper.Background.Done()
 	l.goneErr = err
 	l.claim.Free()
 	close(l.gone)
@@ -144,7 +127,7 @@ func (t *Table) remove(rm removal) error {
 	var ops []any
 	for {
 		if rm.look {
-			n, err := t.Decide(rm.path, session.OfNode)
+			n, err := t.Session.Reads.Decide(rm.path, session.OfNode)
 			switch {
 			case err != nil:
 				return t.atEnd(err)
@@ -155,7 +138,7 @@ func (t *Table) remove(rm removal) error {
 		if ops == nil {
 			ops = rm.del(nil)
 		}
-		r := t.Do(session.Request{Ops: ops, Lazy: rm.lazy && !rm.look})
+		r := t.Session.Writes.DoRequest(session.Request{Ops: ops, Lazy: rm.lazy && !rm.look})
 		switch {
 		case r.Outcome == session.Applied:
 			return nil
@@ -170,13 +153,13 @@ func (t *Table) remove(rm removal) error {
 				ops = other
 				continue
 			}
-			t.Log.Error("zookeeper: lock cannot be removed, trying again", "path", rm.path, "error", r.Err)
+			t.Client.Log.Error("zookeeper: lock cannot be removed, trying again", "path", rm.path, "error", r.Err)
 			select {
 			case <-time.After(time.Second):
-			case <-t.Over():
+			case <-t.Session.Status.Over():
 			}
 		}
-		if err := t.Retry(); err != nil {
+		if err := t.Session.Status.Retry(); err != nil {
 			return t.atEnd(err)
 		}
 		rm.look = true
@@ -187,7 +170,7 @@ func (t *Table) remove(rm removal) error {
 // znode along. A session without its member is being closed. In all other cases the znode stays
 // until the servers notice the end of the session.
 func (t *Table) atEnd(err error) error {
-	if why := t.Err(); errors.Is(why, session.ErrExpired) || errors.Is(why, session.ErrNoMember) {
+	if why := t.Session.Status.Err(); errors.Is(why, session.ErrExpired) || errors.Is(why, session.ErrNoMember) {
 		return nil
 	}
 	return fmt.Errorf("%w: left to the end of the session: %w", driver.ErrUnavailable, err)

@@ -2,8 +2,6 @@ package held
 
 import (
 	"fmt"
-	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,9 +14,9 @@ import (
 // The session's lock and a lease's lock may be taken while mu is held, not the other way
 // round. It is never held across a call to ZooKeeper or to the logger.
 type Table struct {
-	*session.Session
-	*Client
-	parents
+	Session *session.Session
+	Client  *Client
+	Parents Parents
 
 	domain atomic.Pointer[string] // of new fences
 
@@ -31,7 +29,7 @@ type Table struct {
 func NewTable(c *Client, s *session.Session) *Table {
 	return &Table{
 		Session: s, Client: c, claims: make(map[string]*Claim),
-		parents: parents{Session: s, c: c, making: make(map[string]func() error)},
+		Parents: Parents{session: s, c: c, making: make(map[string]func() error)},
 	}
 }
 
@@ -42,11 +40,11 @@ func (c *Client) Table() (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Local().(interface{ Claims() *Table }).Claims(), nil
+	return TableOf(s), nil
 }
 
-// Claims is the table itself. It is there for types that embed a Table.
-func (t *Table) Claims() *Table { return t }
+// TableOf returns the claims of a session. Package zookeeper keeps them with the session.
+func TableOf(s *session.Session) *Table { return s.Local().(interface{ Claims() *Table }).Claims() }
 
 // Fence is the fence of a znode.
 func (t *Table) Fence(czxid int64) driver.Fence {
@@ -66,7 +64,7 @@ func (t *Table) SetDomain(domain string) { t.domain.Store(&domain) }
 
 // Further runs work that may have to wait. If the session is over, the work ends by itself.
 func (t *Table) Further(f func()) {
-	if !t.Go(f) {
+	if !t.Session.Status.Go(f) {
 		go f()
 	}
 }
@@ -74,17 +72,10 @@ func (t *Table) Further(f func()) {
 // Claim takes the claim of a path. If there is one already, it returns that as other. It
 // fails if the session cannot serve callers now.
 func (t *Table) Claim(path string) (mine, other *Claim, err error) {
-	if err := t.Usable(); err != nil {
+	if err := t.Session.Status.Usable(); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
-	return t.reserve(path, t.MaxClaims)
-}
-
-// Reserve is Claim for work that waits for the connection by itself and bounds its claims by
-// itself. So a session that has all its locks can do such work.
-func (t *Table) Reserve(path string) (mine, other *Claim) {
-	mine, other, _ = t.reserve(path, math.MaxInt)
-	return mine, other
+	return t.reserve(path, t.Client.MaxClaims)
 }
 
 func (t *Table) reserve(path string, most int) (mine, other *Claim, err error) {
@@ -106,57 +97,11 @@ func (t *Table) claim(path string) *Claim {
 	return cl
 }
 
-// Succeed takes the claim of a second path for the holder of a lease, which is about to
-// give up the first one. So no limit is checked. It fails if the lease is over, and returns
-// nil without an error if the path is claimed.
-func (t *Table) Succeed(l *Lease, path string) (*Claim, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if over := l.Over(); over != nil {
-		return nil, over
-	}
-	if t.claims[path] != nil {
-		return nil, nil
-	}
-	return t.claim(path), nil
-}
-
 // Find returns the claim of a path, or nil.
 func (t *Table) Find(path string) *Claim {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.claims[path]
-}
-
-// Freed counts the claims that were given up so far.
-func (t *Table) Freed() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.freed
-}
-
-// Unsettled lists the claims without a lease. It is for tests.
-func (t *Table) Unsettled() (paths []string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for path, cl := range t.claims {
-		if cl.phase != holding {
-			paths = append(paths, path)
-		}
-	}
-	return paths
-}
-
-// Leases counts the leases for znodes below a path. It is for tests.
-func (t *Table) Leases(below string) (n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for path, cl := range t.claims {
-		if cl.phase == holding && strings.HasPrefix(path, below+"/") {
-			n++
-		}
-	}
-	return n
 }
 
 // Claim is a session's exclusive right to send writes for one path. There is at most one
@@ -187,16 +132,6 @@ func (cl *Claim) Path() string {
 	return cl.path
 }
 
-// Rename moves the claim to the path that the server has given the znode.
-func (cl *Claim) Rename(path string) {
-	t := cl.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.claims, cl.path)
-	cl.path = path
-	t.claims[path] = cl
-}
-
 // Free gives the claim up. The znode is gone, or the session is over.
 func (cl *Claim) Free() {
 	t := cl.t
@@ -215,11 +150,4 @@ func (cl *Claim) Releasing() bool {
 	cl.t.mu.Lock()
 	defer cl.t.mu.Unlock()
 	return cl.phase == releasing
-}
-
-// Lease is the lease for the znode, or nil while the znode is being made.
-func (cl *Claim) Lease() *Lease {
-	cl.t.mu.Lock()
-	defer cl.t.mu.Unlock()
-	return cl.lease
 }

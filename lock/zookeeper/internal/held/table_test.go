@@ -17,14 +17,14 @@ func TestOnePathHasOneClaim(t *testing.T) {
 	table := NewTable(&Client{MaxClaims: 2}, nil)
 	reserve := func(path string) *Claim {
 		t.Helper()
-		mine, other, err := table.reserve(path, table.MaxClaims)
+		mine, other, err := table.reserve(path, table.Client.MaxClaims)
 		if mine == nil || other != nil || err != nil {
 			t.Fatalf("Reserve(%s) = %v, %v, %v, want a claim", path, mine, other, err)
 		}
 		return mine
 	}
 	a := reserve("/a")
-	if mine, other, err := table.reserve("/a", table.MaxClaims); mine != nil || other != a || err != nil {
+	if mine, other, err := table.reserve("/a", table.Client.MaxClaims); mine != nil || other != a || err != nil {
 		t.Errorf("Reserve() of a claimed path = %v, %v, %v, want the claim that is there", mine, other, err)
 	}
 	a.Rename("/a1")
@@ -32,10 +32,10 @@ func TestOnePathHasOneClaim(t *testing.T) {
 		t.Errorf("Path() = %s after Rename(), and Find() knows the claim by another name", a.Path())
 	}
 	b := reserve("/a")
-	if mine, other, err := table.reserve("/c", table.MaxClaims); mine != nil || other != nil || !errors.Is(err, driver.ErrUnavailable) {
+	if mine, other, err := table.reserve("/c", table.Client.MaxClaims); mine != nil || other != nil || !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("a claim of a third path = %v, %v, %v, want %v", mine, other, err, driver.ErrUnavailable)
 	}
-	if mine, other, _ := table.reserve("/a1", table.MaxClaims); mine != nil || other != a {
+	if mine, other, _ := table.reserve("/a1", table.Client.MaxClaims); mine != nil || other != a {
 		t.Errorf("Reserve() of a claimed path = %v, %v, want the claim that is there", mine, other)
 	}
 	b.Free()
@@ -58,7 +58,7 @@ func TestOnePathHasOneClaim(t *testing.T) {
 func TestClaimOfASecondPath(t *testing.T) {
 	t.Parallel()
 	table := NewTable(&Client{MaxClaims: 1}, nil)
-	if _, _, err := table.reserve("/a", table.MaxClaims); err != nil {
+	if _, _, err := table.reserve("/a", table.Client.MaxClaims); err != nil {
 		t.Fatal(err)
 	}
 	l := &Lease{ending: ending{done: make(chan struct{})}}
@@ -68,7 +68,7 @@ func TestClaimOfASecondPath(t *testing.T) {
 	if cl, err := table.Succeed(l, "/b"); cl == nil || err != nil || table.Find("/b") != cl {
 		t.Errorf("Succeed() = %v, %v, want the claim of the path", cl, err)
 	}
-	l.end(nil)
+	l.ending.end(nil)
 	if cl, err := table.Succeed(l, "/c"); cl != nil || !errors.Is(err, driver.ErrLeaseLost) || table.Find("/c") != nil {
 		t.Errorf("Succeed() after the end of the lease = %v, %v, want %v", cl, err, driver.ErrLeaseLost)
 	}
@@ -105,7 +105,7 @@ func TestResultAsTheCallerLeaves(t *testing.T) {
 // Another znode at the path of a lease is not the znode of the lease.
 func TestZnodeOfALease(t *testing.T) {
 	t.Parallel()
-	at := &location{path: "/a", czxid: 7}
+	at := &Lease{location: location{path: "/a", czxid: 7}}
 	for _, tt := range []struct {
 		found session.Node
 		is    bool

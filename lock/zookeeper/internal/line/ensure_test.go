@@ -54,7 +54,7 @@ func TestEnsureMakesWhatIsMissing(t *testing.T) {
 	cfg := recipetest.SharedConfig(t)
 	c := recipetest.Open(t, cfg)
 	cfg.Chroot += "/app"
-	recipetest.Base(c).Chroot = cfg.Chroot // as if it had been removed
+	recipetest.ClientOf(c).Chroot = cfg.Chroot // as if it had been removed
 	table, raw := recipetest.SessionOf(c), zktest.RawConn(t, cfg.Servers)
 	for range 2 { // the second time they are there
 		if err := line.Ensure(table, cfg.Chroot+"/a/b", []byte("data")); err != nil {

@@ -104,7 +104,7 @@ func Sort(names []string) []Position {
 func Ensure(t *held.Table, path string, data []byte) error {
 	var denied error
 	for {
-		err := t.CreateContainer(path, data, t.ACL)
+		err := t.Session.Reads.CreateContainer(path, data, t.Client.ACL)
 		switch {
 		case errors.Is(err, session.ErrNoParent) && denied != nil:
 			err = denied
@@ -119,7 +119,7 @@ func Ensure(t *held.Table, path string, data []byte) error {
 		case session.Definite(err), session.Answered(err):
 			return fmt.Errorf("zookeeper: create %s: %w", path, err)
 		}
-		if err := t.Retry(); err != nil {
+		if err := t.Session.Status.Retry(); err != nil {
 			return err
 		}
 	}
@@ -127,7 +127,7 @@ func Ensure(t *held.Table, path string, data []byte) error {
 
 // EnsureFor is Ensure for callers. It stops waiting when ctx ends.
 func EnsureFor(ctx context.Context, t *held.Table, path string) error {
-	_, err := session.Within(ctx, t.Session, func() (struct{}, error) { return struct{}{}, Ensure(t, path, nil) })
+	_, err := session.Within(ctx, t.Session.Status, func() (struct{}, error) { return struct{}{}, Ensure(t, path, nil) })
 	if err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
@@ -143,10 +143,10 @@ func ensureAbove(t *held.Table, path string) (denied, err error) {
 		if path[i] != '/' {
 			continue
 		}
-		if i <= len(t.Chroot) {
-			err = t.Ensure(path[:i]) // it stays
+		if i <= len(t.Client.Chroot) {
+			err = t.Parents.Ensure(path[:i]) // it stays
 		} else {
-			err = t.CreateContainer(path[:i], nil, t.ACL)
+			err = t.Session.Reads.CreateContainer(path[:i], nil, t.Client.ACL)
 		}
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):

@@ -31,12 +31,12 @@ const Stamps = 32
 // the outcome was read from the stamp. If ctx ends before the write is sent, the outcome is
 // Unsent.
 func Begin(ctx context.Context, t *held.Table, settled func(session.Result), ops ...any) {
-	t.Keeper.Background.Add()
+	t.Client.Keeper.Background.Add()
 	run := func() {
-		defer t.Keeper.Background.Done()
+		defer t.Client.Keeper.Background.Done()
 		settled(write(ctx, t, ops))
 	}
-	if ctx.Err() != nil || !t.Go(run) {
+	if ctx.Err() != nil || !t.Session.Status.Go(run) {
 		run() // ends at once
 	}
 }
@@ -71,20 +71,20 @@ func write(ctx context.Context, t *held.Table, ops []any) session.Result {
 		return unsent(err)
 	}
 	defer cl.Free()
-	value, last := t.Try(), len(ops)
+	value, last := t.Client.Try(), len(ops)
 	all := append(slices.Clone(ops), nil)
 	for made := true; ; { // the stamp's znode
 		if ctx.Err() != nil {
 			return unsent(context.Cause(ctx))
 		}
-		if why := t.Err(); why != nil {
+		if why := t.Session.Status.Err(); why != nil {
 			return unsent(why)
 		}
 		all[last] = &zk.SetDataRequest{Path: cl.Path(), Data: []byte(value), Version: -1}
 		if !made {
-			all[last] = t.Ephemeral(cl.Path(), []byte(value))
+			all[last] = t.Client.Ephemeral(cl.Path(), []byte(value))
 		}
-		r := t.Write(all...)
+		r := t.Session.Writes.Do(all...)
 		switch {
 		case r.Outcome == session.Applied:
 			r.Created = r.Created[:last]
@@ -98,15 +98,15 @@ func write(ctx context.Context, t *held.Table, ops []any) session.Result {
 			// The end of the session says nothing of persistent znodes.
 			return session.Result{Outcome: session.Unknown, Err: r.Err}
 		case r.Outcome == session.Unknown:
-			n, err := t.Decide(cl.Path(), session.OfNode)
+			n, err := t.Session.Reads.Decide(cl.Path(), session.OfNode)
 			if err != nil {
-				return session.Result{Outcome: session.Unknown, Err: t.Err()}
+				return session.Result{Outcome: session.Unknown, Err: t.Session.Status.Err()}
 			}
 			if string(n.Data) == value {
 				return session.Result{Outcome: session.Applied}
 			}
 		}
-		if err := t.Retry(); err != nil {
+		if err := t.Session.Status.Retry(); err != nil {
 			return unsent(err)
 		}
 	}
@@ -115,20 +115,20 @@ func write(ctx context.Context, t *held.Table, ops []any) session.Result {
 // ClaimStamp takes a stamp, and waits for one if all are in use.
 func ClaimStamp(ctx context.Context, t *held.Table) (*held.Claim, error) {
 	for {
-		if err := t.AwaitUp(ctx); err != nil {
+		if err := t.Session.Status.AwaitUp(ctx); err != nil {
 			return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 		}
 		first := rand.N(Stamps)
 		var busy *held.Claim
 		for i := range Stamps {
 			// The stamps are beside the session's member.
-			cl, other := t.Reserve(t.Member() + "-" + strconv.Itoa((first+i)%Stamps))
+			cl, other := t.Reserve(t.Session.Member() + "-" + strconv.Itoa((first+i)%Stamps))
 			if cl != nil {
 				return cl, nil
 			}
 			busy = other
 		}
-		if err := t.Await(ctx, busy.Freed()); err != nil {
+		if err := t.Session.Status.Await(ctx, busy.Freed()); err != nil {
 			return nil, err
 		}
 	}

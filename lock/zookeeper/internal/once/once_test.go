@@ -46,7 +46,7 @@ func connect(t *testing.T, servers ...string) (*zookeeper.Client, *held.Table, s
 		t.Fatalf("Open() = %v", err)
 	}
 	t.Cleanup(func() { _ = c.Close(context.Background()) })
-	base, _ := held.Base(c)
+	base, _ := held.ClientOf(c)
 	table, err := base.Table()
 	if err != nil {
 		t.Fatalf("Table() = %v", err)
@@ -59,7 +59,7 @@ func TestWriteOutcomes(t *testing.T) {
 	table, chroot := open(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	create := func(path string) []any { return []any{table.Persistent(chroot+path, nil)} }
+	create := func(path string) []any { return []any{table.Client.Persistent(chroot+path, nil)} }
 	for _, tt := range []struct {
 		name string
 		ctx  context.Context
@@ -96,7 +96,7 @@ func TestWriteAfterTheEndOfItsSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled := 0
-	r := once.Write(zktest.Bounded(t), table, func(session.Result) { settled++ }, table.Persistent(chroot+"/late", nil))
+	r := once.Write(zktest.Bounded(t), table, func(session.Result) { settled++ }, table.Client.Persistent(chroot+"/late", nil))
 	if r.Outcome != session.Unsent || r.Err == nil || settled != 1 {
 		t.Errorf("Write() = %v, %v, settled %d times, want it unsent, with a reason, once", r.Outcome, r.Err, settled)
 	}
@@ -110,19 +110,19 @@ func TestWritesShareStamps(t *testing.T) {
 	for i := range 3 * once.Stamps {
 		wg.Go(func() {
 			path := fmt.Sprintf("%s/%d", chroot, i)
-			if r := once.Write(zktest.Bounded(t), table, nil, table.Persistent(path, nil)); r.Outcome != session.Applied {
+			if r := once.Write(zktest.Bounded(t), table, nil, table.Client.Persistent(path, nil)); r.Outcome != session.Applied {
 				t.Errorf("Write(%s) = %v, %v, want it to be applied", path, r.Outcome, r.Err)
 			}
 		})
 	}
 	wg.Wait()
-	beside, err := table.Decide(held.Above(table.Member()), session.OfChildren)
+	beside, err := table.Session.Reads.Decide(held.Above(table.Session.Member()), session.OfChildren)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stamps := 0
 	for _, name := range beside.Names {
-		if strings.HasPrefix(held.Above(table.Member())+"/"+name, table.Member()+"-") {
+		if strings.HasPrefix(held.Above(table.Session.Member())+"/"+name, table.Session.Member()+"-") {
 			stamps++
 		}
 	}
@@ -153,7 +153,7 @@ func TestStampOutlivesTheConnection(t *testing.T) {
 		})
 	}
 	for range 15 {
-		if err := table.FinalBarrier(); err != nil {
+		if err := table.Session.Pulse.FinalBarrier(); err != nil {
 			t.Error(err)
 		}
 		proxy.Cut()
@@ -173,7 +173,7 @@ func TestWriteGoesOnWithoutItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(zktest.Bounded(t))
 	settled, left := make(chan session.Result, 1), make(chan session.Result, 1)
 	go func() {
-		left <- once.Write(ctx, table, func(r session.Result) { settled <- r }, table.Persistent(chroot+"/slow", nil))
+		left <- once.Write(ctx, table, func(r session.Result) { settled <- r }, table.Client.Persistent(chroot+"/slow", nil))
 	}()
 	zktest.Await(t, "the refusal", refused.Held())
 	hold := proxy.HoldNextReply(match)
@@ -201,7 +201,7 @@ func TestWriteWithoutAStamp(t *testing.T) {
 	table, chroot := open(t)
 	write := func(ctx context.Context) session.Result {
 		settled := make(chan session.Result, 1)
-		once.Begin(ctx, table, func(r session.Result) { settled <- r }, table.Persistent(chroot+"/late", nil))
+		once.Begin(ctx, table, func(r session.Result) { settled <- r }, table.Client.Persistent(chroot+"/late", nil))
 		return <-settled
 	}
 	var stamps []*held.Claim
@@ -220,9 +220,9 @@ func TestWriteWithoutAStamp(t *testing.T) {
 	for _, cl := range stamps {
 		cl.Free()
 	}
-	most := table.MaxClaims
-	table.MaxClaims = 0
-	defer func() { table.MaxClaims = most }()
+	most := table.Client.MaxClaims
+	table.Client.MaxClaims = 0
+	defer func() { table.Client.MaxClaims = most }()
 	if r := write(t.Context()); r.Outcome != session.Applied {
 		t.Errorf("Begin() in a session with all its locks = %v, %v, want it applied", r.Outcome, r.Err)
 	}

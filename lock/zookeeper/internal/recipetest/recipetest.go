@@ -20,7 +20,7 @@ func Config(t testing.TB, servers ...string) zookeeper.Config {
 	return zookeeper.Config{
 		Servers: servers, Chroot: testserver.Chroot(t),
 		SessionTimeout: 6 * time.Second, TickTime: zktest.Tick, OpenTimeout: zktest.Patience,
-		Root: "/lock", Base: "/idem", Logger: zktest.Logger(),
+		Root: "/lock", Home: "/idem", Logger: zktest.Logger(),
 	}
 }
 
@@ -56,25 +56,25 @@ func Crowd(t testing.TB, n int) []*zookeeper.Client {
 	return clients
 }
 
-// Base is the part that the objects of a client share.
-func Base(c *zookeeper.Client) *held.Client {
-	b, _ := held.Base(c)
+// ClientOf is the part that the objects of a client share.
+func ClientOf(c *zookeeper.Client) *held.Client {
+	b, _ := held.ClientOf(c)
 	return b
 }
 
 // SessionOf returns the claims of the session that serves the callers of c, or nil.
 func SessionOf(c *zookeeper.Client) *held.Table {
-	s := Base(c).Keeper.Current()
+	s := ClientOf(c).Keeper.Current()
 	if s == nil {
 		return nil
 	}
-	return s.Local().(interface{ Claims() *held.Table }).Claims()
+	return held.TableOf(s)
 }
 
 // Idle waits until a client has nothing left to settle.
 func Idle(t testing.TB, c *zookeeper.Client) {
 	t.Helper()
-	zktest.Await(t, "background work", Base(c).Keeper.Background.Idle())
+	zktest.Await(t, "background work", ClientOf(c).Keeper.Background.Idle())
 	if s := SessionOf(c); s != nil {
 		if paths := s.Unsettled(); len(paths) > 0 {
 			t.Errorf("%q are claimed, and no lease stands for them", paths)

@@ -23,30 +23,30 @@ func alone(t *testing.T) *Session {
 	if err != nil {
 		t.Fatalf("connect() = %v", err)
 	}
-	s.conn.Close()
+	s.requests.conn.Close()
 	for range s.ended {
 	}
 	t.Cleanup(func() {
-		s.die(ErrClosed)
-		s.status.wg.Wait()
+		s.Trust.die(ErrClosed)
+		s.Status.wg.Wait()
 	})
 	return s
 }
 
 // reconnect gives a session that is alone another connection, and returns its number.
 func reconnect(s *Session) uint64 {
-	s.onState(zk.StateDisconnected)
-	s.onState(zk.StateHasSession)
-	s.status.mu.Lock()
-	defer s.status.mu.Unlock()
-	s.clock.handshake(s.now(), s.cfg.Timeout)
-	return s.gen
+	s.requests.onState(zk.StateDisconnected)
+	s.requests.onState(zk.StateHasSession)
+	s.Status.mu.Lock()
+	defer s.Status.mu.Unlock()
+	s.Trust.clock.handshake(s.Status.now(), s.cfg.Timeout)
+	return s.Status.gen
 }
 
 // confirm has a write acknowledged that was sent now, over the present connection.
 func confirm(s *Session) {
-	gen, _ := s.connection()
-	s.acknowledge(gen, s.now(), s.now())
+	gen, _ := s.requests.connection()
+	s.Trust.acknowledge(gen, s.Status.now(), s.Status.now())
 }
 
 // trustOf is how long a session that is alone can be trusted after a write.

@@ -40,7 +40,7 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := &batcher{waiting: append([]*write(nil), tt.waiting...)}
+			w := &Writes{waiting: append([]*write(nil), tt.waiting...)}
 			for i, want := range tt.want {
 				batch := w.next()
 				more := len(w.waiting) > 0
@@ -55,7 +55,7 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 	}
 	t.Run("at most MaxBatch", func(t *testing.T) {
 		t.Parallel()
-		w := &batcher{}
+		w := &Writes{}
 		for range MaxBatch + 1 {
 			w.waiting = append(w.waiting, plain("/p"))
 		}
@@ -88,7 +88,7 @@ func TestWritesLeaveTogether(t *testing.T) {
 				var mu sync.Mutex
 				var sent []int
 				answer := make(chan struct{})
-				b := &batcher{status: &status{over: make(chan struct{})}}
+				b := &Writes{status: &Status{over: make(chan struct{})}}
 				b.send = func(ops ...any) Result {
 					mu.Lock()
 					sent = append(sent, len(ops))
@@ -147,7 +147,7 @@ func TestLazyWritesWaitForOthers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var mu sync.Mutex
 				var sent []int
-				b := &batcher{status: &status{over: make(chan struct{})}}
+				b := &Writes{status: &Status{over: make(chan struct{})}}
 				b.send = func(ops ...any) Result {
 					mu.Lock()
 					defer mu.Unlock()
@@ -156,7 +156,7 @@ func TestLazyWritesWaitForOthers(t *testing.T) {
 				}
 				var callers sync.WaitGroup
 				write := func(lazy bool) {
-					callers.Go(func() { b.Do(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}, Lazy: lazy}) })
+					callers.Go(func() { b.DoRequest(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}, Lazy: lazy}) })
 				}
 				for range 2 { // the timer serves again
 					sent = nil
@@ -186,8 +186,8 @@ func TestLazyWritesWaitForOthers(t *testing.T) {
 func TestWritesEndWithTheirSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		st := &status{over: make(chan struct{})}
-		b := &batcher{status: st, underWay: usualMultis - 1}
+		st := &Status{over: make(chan struct{})}
+		b := &Writes{status: st, underWay: usualMultis - 1}
 		hold := make(chan struct{})
 		b.send = func(ops ...any) Result {
 			if len(ops) > 0 {
@@ -195,19 +195,19 @@ func TestWritesEndWithTheirSession(t *testing.T) {
 			}
 			return Result{Outcome: Applied, Created: make([]string, len(ops))}
 		}
-		if r := b.Write(); r.Outcome != Applied {
+		if r := b.Do(); r.Outcome != Applied {
 			t.Errorf("Write() = %+v, want it applied", r)
 		}
 		unanswered, waiting := make(chan Result, 1), make(chan Result, 1)
-		go func() { unanswered <- b.Write(&zk.DeleteRequest{Path: "/p"}) }()
+		go func() { unanswered <- b.Do(&zk.DeleteRequest{Path: "/p"}) }()
 		synctest.Wait()
-		go func() { waiting <- b.Write() }()
+		go func() { waiting <- b.Do() }()
 		synctest.Wait()
 		st.mu.Lock()
 		st.why = ErrExpired
 		st.mu.Unlock()
 		close(st.over)
-		for _, r := range []Result{<-unanswered, <-waiting, b.Write(), b.Batch(Request{})[0]} {
+		for _, r := range []Result{<-unanswered, <-waiting, b.Do(), b.together(Request{})[0]} {
 			if r.Outcome != Ended || !errors.Is(r.Err, ErrExpired) {
 				t.Errorf("Write() = %+v at the end of the session, want that it is over", r)
 			}
@@ -221,7 +221,7 @@ func TestAnswerBeforeTheEndOfTheSessionCounts(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
 	close(over)
-	b := &batcher{status: &status{over: over, why: ErrExpired}}
+	b := &Writes{status: &Status{over: over, why: ErrExpired}}
 	for range 100 {
 		wr := newWrite(Request{})
 		wr.answer <- Result{Outcome: Applied}
@@ -235,7 +235,7 @@ func TestAnswerBeforeTheEndOfTheSessionCounts(t *testing.T) {
 func TestEachWriteGetsItsOwnPaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &batcher{status: &status{over: make(chan struct{})}}
+		b := &Writes{status: &Status{over: make(chan struct{})}}
 		b.send = func(ops ...any) Result {
 			r := Result{Outcome: Applied}
 			for _, op := range ops {
@@ -251,7 +251,7 @@ func TestEachWriteGetsItsOwnPaths(t *testing.T) {
 			}
 			reqs = append(reqs, req)
 		}
-		for i, r := range b.Batch(reqs...) {
+		for i, r := range b.together(reqs...) {
 			var want []string
 			for j := range i + 1 {
 				want = append(want, fmt.Sprintf("/%d-%d-made", i, j))
@@ -271,7 +271,7 @@ func TestDependentWriteIsSentAfterTheOthers(t *testing.T) {
 		var mu sync.Mutex
 		var sent []string
 		first := make(chan struct{})
-		b := &batcher{status: &status{over: make(chan struct{})}}
+		b := &Writes{status: &Status{over: make(chan struct{})}}
 		b.send = func(ops ...any) Result {
 			mu.Lock()
 			var paths []string
@@ -291,7 +291,7 @@ func TestDependentWriteIsSentAfterTheOthers(t *testing.T) {
 		}
 		results := make(chan []Result, 1)
 		go func() {
-			results <- b.Batch(Request{Ops: []any{&zk.CreateRequest{Path: "/a"}}}, Request{Ops: []any{&zk.DeleteRequest{Path: "/a/b"}}})
+			results <- b.together(Request{Ops: []any{&zk.CreateRequest{Path: "/a"}}}, Request{Ops: []any{&zk.DeleteRequest{Path: "/a/b"}}})
 		}()
 		want := []string{"/a /a/b", "/a"}
 		for range 2 {
@@ -310,7 +310,7 @@ func TestDependentWriteIsSentAfterTheOthers(t *testing.T) {
 		case got := <-results:
 			for _, r := range got {
 				if r.Outcome != Applied {
-					t.Errorf("Batch() = %+v, want both applied", got)
+					t.Errorf("together() = %+v, want both applied", got)
 				}
 			}
 		default:
@@ -325,15 +325,15 @@ func TestRefusedPinAnswersTheWholeBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0
-		b := &batcher{status: &status{over: make(chan struct{})}}
+		b := &Writes{status: &Status{over: make(chan struct{})}}
 		b.send = func(...any) Result {
 			sent++
 			return Result{Outcome: Refused, Op: -1, Err: zk.ErrNoAuth}
 		}
 		req := Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}}
-		for _, r := range b.Batch(req, req) {
+		for _, r := range b.together(req, req) {
 			if r.Outcome != Refused || r.Op != -1 || sent != 1 {
-				t.Errorf("Batch() = %+v after %d Multis, want the refusal of the pin after one", r, sent)
+				t.Errorf("together() = %+v after %d Multis, want the refusal of the pin after one", r, sent)
 			}
 		}
 	})

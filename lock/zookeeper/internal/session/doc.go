@@ -1,18 +1,18 @@
 // Package session keeps one ZooKeeper session and replaces it when it is over. It knows
 // nothing of the locks and queues that are built on it.
 //
-// A [Keeper] holds the present [Session]. A session offers:
+// A [Keeper] holds the present [Session]. A session has these parts:
 //
-//   - Pinned writes, by Write, Do, Ask and Batch. Waiting writes share a transaction.
-//   - Two classes of read. Hint and Look return a [Hint], which may be old and says where
-//     to look. Decide and DecideFor return [Decided], which shows every write that was
-//     acknowledged before.
-//   - Watch waits until a znode may have changed.
-//   - After Barrier all earlier requests have been applied or never will be.
-//   - The lease clock. Hold registers a lease and tells it of the end of trust.
+//   - [Writes] makes pinned writes. Waiting writes share a transaction.
+//   - [Reads] makes two classes of read. Hint and Look return a [Hint], which may be old and
+//     says where to look. Decide and DecideFor return [Decided], which shows every write that
+//     was acknowledged before.
+//   - [Watches] waits until a znode may have changed.
+//   - [Pulse] has barriers. After one, all earlier requests have been applied or never will be.
+//   - [Trust] is the lease clock. Hold registers a lease and tells it of the end of trust.
 //     Trusted, Left and Stale read the clock.
-//   - AwaitUp, Await, Settled, Retry and Pause wait. [Within] waits for a call without a
-//     context, as long as the session is trusted.
+//   - [Status] says whether the session is over or suspended, and waits for the end of that.
+//     [Within] waits for a call without a context, as long as the session is trusted.
 //
 // # States
 //
@@ -51,7 +51,7 @@
 // a call to ZooKeeper or to the logger, because the library's callbacks take it. A lock is
 // taken only while those to its left are held:
 //
-//	batcher.mu, watches.mu ──▶ status.mu ──▶ the lost functions of holds, feed.mu ──▶ mailboxes
+//	Writes.mu, Watches.mu ──▶ status.mu ──▶ the lost functions of holds, feed.mu ──▶ mailboxes
 //
 // Keeper.mu is taken alone.
 //
@@ -59,8 +59,8 @@
 //
 // errors.go and result.go say what an answer of the servers means. clock.go is the
 // reasoning about trust. events.go, status.go and trust.go are the state of a session.
-// requests.go sends pinned writes and follows the connections. read.go and watch.go ask
-// the servers. batch.go and refused.go share transactions among writes. pulse.go keeps the
+// requests.go sends pinned writes and follows the connections. writes.go makes them, batch.go and
+// refused.go share transactions among them. read.go and watch.go ask the servers. pulse.go keeps the
 // session alive. session.go and start.go put the parts together, and keeper.go replaces a
 // session.
 package session

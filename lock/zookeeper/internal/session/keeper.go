@@ -97,13 +97,13 @@ func (k *Keeper) keep(s *Session) {
 	for {
 		started := time.Now()
 		select {
-		case <-s.Over():
+		case <-s.Status.Over():
 		case <-k.ctx.Done():
 			return // Close or Abandon takes care of the session
 		}
-		old, why := s, s.Err()
+		old, why := s, s.Status.Err()
 		k.set(nil, why)
-		k.cfg.Logger.Warn("zookeeper: session is over, starting another one", "session", hexID(old.ID()), "error", why)
+		k.cfg.Logger.Warn("zookeeper: session is over, starting another one", "session", hexID(old.Status.ID()), "error", why)
 		k.cleanup.Go(func() { old.shutdown(!errors.Is(why, ErrExpired)) })
 
 		retry, pause := k.retry, time.Duration(0)
@@ -129,8 +129,8 @@ func (k *Keeper) keep(s *Session) {
 // adopt makes s the current session.
 func (k *Keeper) adopt(s *Session) {
 	k.set(s, nil)
-	s.announce(k.feed.tell)
-	k.cfg.Logger.Info("zookeeper: session started", "session", hexID(s.ID()), "timeout", s.Timeout())
+	s.Status.announce(k.feed.tell)
+	k.cfg.Logger.Info("zookeeper: session started", "session", hexID(s.Status.ID()), "timeout", s.Trust.Timeout())
 }
 
 // set changes the current session.
@@ -154,7 +154,7 @@ func (k *Keeper) Usable() (*Session, error) {
 	case s == nil:
 		return nil, fmt.Errorf("%w: no session: %w", driver.ErrUnavailable, lastErr)
 	}
-	if err := s.Usable(); err != nil {
+	if err := s.Status.Usable(); err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
 	return s, nil
@@ -168,7 +168,7 @@ func (k *Keeper) AwaitUsable(ctx context.Context) bool {
 		s, changed := k.current, k.changed
 		k.mu.Unlock()
 		if s != nil {
-			st := s.status
+			st := s.Status
 			if st.await(ctx, func() (bool, error) { return st.trouble(true) == nil, st.why }) == nil {
 				return true
 			}
@@ -221,11 +221,11 @@ func (k *Keeper) Go(f func()) bool {
 // Close waits for the background work, and closes the session. See zookeeper.Client.Close.
 func (k *Keeper) Close(ctx context.Context) error {
 	return k.end(ctx, ErrClosed, func(s *Session) error {
-		err := s.Await(ctx, k.Background.Idle())
+		err := s.Status.Await(ctx, k.Background.Idle())
 		if err == nil {
 			err = s.answers(ctx)
 		}
-		s.die(ErrClosed)
+		s.Trust.die(ErrClosed)
 		s.shutdown(true)
 		return err
 	})
@@ -234,13 +234,13 @@ func (k *Keeper) Close(ctx context.Context) error {
 // answers returns an error if leases are held and the servers do not answer. Only the servers
 // can give the locks back.
 func (s *Session) answers(ctx context.Context) error {
-	held := s.Held()
+	held := s.Trust.Held()
 	if held == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := s.Barrier(ctx); err != nil {
+	if err := s.Pulse.Barrier(ctx); err != nil {
 		return fmt.Errorf("%d locks are left to the end of the session: %w", held, err)
 	}
 	return nil
@@ -252,8 +252,8 @@ func (k *Keeper) Abandon() {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = k.end(now, errAbandoned, func(s *Session) error {
-		s.status.tr.Shut()
-		s.die(errAbandoned)
+		s.Status.tr.Shut()
+		s.Trust.die(errAbandoned)
 		s.shutdown(false)
 		return nil
 	})
@@ -284,15 +284,15 @@ func (k *Keeper) end(ctx context.Context, why error, finish func(*Session) error
 }
 
 // Backoff is an exponential back-off with jitter. Each pause is a random time between
-// half of a limit and the whole of it, and the limit doubles from Base up to Max.
+// half of a limit and the whole of it, and the limit doubles from First up to Max.
 type Backoff struct {
-	Base, Max time.Duration
+	First, Max time.Duration
 
 	last time.Duration // limit of the last pause
 }
 
 // Next returns the next pause.
 func (b *Backoff) Next() time.Duration {
-	b.last = min(max(2*b.last, b.Base), b.Max)
+	b.last = min(max(2*b.last, b.First), b.Max)
 	return b.last/2 + rand.N(b.last/2+1)
 }

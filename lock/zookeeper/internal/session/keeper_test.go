@@ -17,7 +17,7 @@ import (
 // keeperOf is a keeper of a session that is alone. It does not replace the session.
 func keeperOf(s *Session) *Keeper {
 	k := &Keeper{
-		Listeners: listener.NewGroup(testLogger()), cfg: *s.cfg, retry: Backoff{Base: time.Second, Max: time.Second},
+		Listeners: listener.NewGroup(testLogger()), cfg: *s.cfg, retry: Backoff{First: time.Second, Max: time.Second},
 		stopped: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}), current: s,
 	}
 	k.ctx, k.stop = context.WithCancelCause(context.Background())
@@ -38,7 +38,7 @@ func TestCloseWaitsForEveryGoroutine(t *testing.T) {
 				release, closed := make(chan struct{}), make(chan error, 2)
 				ran := false
 				if of == "session" {
-					s.Go(func() { <-s.Over(); <-release; ran = true })
+					s.Status.Go(func() { <-s.Status.Over(); <-release; ran = true })
 				} else {
 					k.Go(func() { <-k.Context().Done(); <-release; ran = true })
 				}
@@ -46,7 +46,7 @@ func TestCloseWaitsForEveryGoroutine(t *testing.T) {
 					go func() { closed <- k.Close(context.Background()) }()
 				}
 				synctest.Wait()
-				if err := s.Err(); err != nil {
+				if err := s.Status.Err(); err != nil {
 					t.Errorf("Err() = %v before the keeper has stopped to replace the session", err)
 				}
 				close(k.stopped)
@@ -66,7 +66,7 @@ func TestCloseWaitsForEveryGoroutine(t *testing.T) {
 						t.Errorf("Close() = %v, want nil", err)
 					}
 				}
-				if err := s.Err(); !errors.Is(err, ErrClosed) || k.Current() != nil {
+				if err := s.Status.Err(); !errors.Is(err, ErrClosed) || k.Current() != nil {
 					t.Errorf("Err() = %v, and the session is kept: %v, want %v", err, k.Current() != nil, ErrClosed)
 				}
 			})
@@ -83,10 +83,10 @@ func TestCloseTellsWhatIsLeft(t *testing.T) {
 		want   error
 	}{
 		"nothing":          {func(*Keeper, *Session) {}, nil},
-		"a lock":           {func(_ *Keeper, s *Session) { s.Hold(func(error) {}, func() {}) }, context.DeadlineExceeded},
+		"a lock":           {func(_ *Keeper, s *Session) { s.Trust.Hold(func(error) {}, func() {}) }, context.DeadlineExceeded},
 		"work":             {func(k *Keeper, _ *Session) { k.Background.Add() }, enough},
 		"a deaf listener":  {func(k *Keeper, _ *Session) { k.Watch(func(Event) { time.Sleep(time.Hour) }) }, enough},
-		"a lock, released": {func(_ *Keeper, s *Session) { s.Hold(func(error) {}, func() {}).End() }, nil},
+		"a lock, released": {func(_ *Keeper, s *Session) { s.Trust.Hold(func(error) {}, func() {}).End() }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,8 +105,8 @@ func TestCloseTellsWhatIsLeft(t *testing.T) {
 				if !errors.Is(err, tt.want) || time.Since(began) > 5*time.Second {
 					t.Errorf("Close() = %v after %v, want %v", err, time.Since(began), tt.want)
 				}
-				if err := s.Err(); !errors.Is(err, ErrClosed) || s.Held() != 0 {
-					t.Errorf("Err() = %v, %d holds after Close(), want %v", err, s.Held(), ErrClosed)
+				if err := s.Status.Err(); !errors.Is(err, ErrClosed) || s.Trust.Held() != 0 {
+					t.Errorf("Err() = %v, %d holds after Close(), want %v", err, s.Trust.Held(), ErrClosed)
 				}
 				time.Sleep(time.Hour)
 			})
@@ -130,7 +130,7 @@ func TestAwaitUsableOutlivesSessions(t *testing.T) {
 		defer cancel()
 		go func() { got <- k.AwaitUsable(ctx) }()
 		for _, step := range []func(){
-			func() {}, func() { k.set(first, nil) }, func() { reconnect(first) }, func() { first.die(ErrExpired) },
+			func() {}, func() { k.set(first, nil) }, func() { reconnect(first) }, func() { first.Trust.die(ErrExpired) },
 			func() { k.set(second, nil) }, func() { reconnect(second) },
 		} {
 			step()
@@ -146,7 +146,7 @@ func TestAwaitUsableOutlivesSessions(t *testing.T) {
 		if !<-got {
 			t.Error("AwaitUsable() = false with a session that serves")
 		}
-		second.onState(zk.StateDisconnected)
+		second.requests.onState(zk.StateDisconnected)
 		go func() { got <- k.AwaitUsable(ctx) }()
 		synctest.Wait()
 		cancel()
@@ -163,7 +163,7 @@ func TestKeeperTriesOnAfterTheEndOfASession(t *testing.T) {
 		s := alone(t)
 		k := keeperOf(s)
 		go k.keep(s)
-		s.die(ErrExpired)
+		s.Trust.die(ErrExpired)
 		synctest.Wait()
 		if _, err := k.Usable(); !errors.Is(err, ErrExpired) || k.Current() != nil {
 			t.Errorf("Usable() = %v right after the end, want %v", err, ErrExpired)

@@ -17,7 +17,7 @@ func TestHeartbeatIsDueInTime(t *testing.T) {
 		longest := heartbeatOf(s.cfg.Timeout)
 		due := func(when string, want time.Duration) {
 			t.Helper()
-			if got, _ := s.due(); got != want {
+			if got, _ := s.Pulse.due(); got != want {
 				t.Errorf("%s: due in %v, want %v", when, got, want)
 			}
 		}
@@ -25,14 +25,14 @@ func TestHeartbeatIsDueInTime(t *testing.T) {
 		reconnect(s)
 		due("over a new connection", 0)
 		confirm(s)
-		idle := s.clock.heartbeat(false)
+		idle := s.Trust.clock.heartbeat(false)
 		due("after a write", longest)
 		time.Sleep(idle - longest/2)
 		due("an idle session", longest/2)
 		time.Sleep(longest / 2)
 		due("an idle session, after its heartbeat", 0)
 		confirm(s)
-		h := s.Hold(func(error) {}, func() {})
+		h := s.Trust.Hold(func(error) {}, func() {})
 		time.Sleep(longest / 2)
 		due("with a lease", longest-longest/2)
 		time.Sleep(longest)
@@ -40,7 +40,7 @@ func TestHeartbeatIsDueInTime(t *testing.T) {
 		h.End()
 		reconnect(s)
 		due("over another connection", 0)
-		_, changed := s.due()
+		_, changed := s.Pulse.due()
 		confirm(s)
 		await(t, "the change", changed)
 	})
@@ -52,7 +52,7 @@ func TestPulseWritesWhatIsDue(t *testing.T) {
 	r := newStillRig(t)
 	s := r.s
 	writes := func() int32 { // each has set the data of the member
-		n, err := s.Decide(s.Member(), OfNode)
+		n, err := s.Reads.Decide(s.Member(), OfNode)
 		if err != nil || !n.Exists {
 			t.Fatalf("Decide(member) = %+v, %v", n, err)
 		}
@@ -64,17 +64,17 @@ func TestPulseWritesWhatIsDue(t *testing.T) {
 			t.Fatalf("%d writes while none is due", n-before)
 		}
 	}
-	first, err := s.confirmation()
+	first, err := s.requests.confirmation()
 	if err != nil {
 		t.Fatalf("confirmation() = %v", err)
 	}
 	hold := r.proxy.HoldNextReply(testserver.Op(testserver.OpMulti))
-	r.clock.Advance(s.Timeout() / 4)
+	r.clock.Advance(s.Trust.Timeout() / 4)
 	await(t, "a heartbeat", hold.Held())
 	r.proxy.Cut()
 	hold.Release()
 	until(t, "another confirmed connection", func() bool {
-		gen, err := s.confirmation()
+		gen, err := s.requests.confirmation()
 		return err == nil && gen > first
 	})
 }

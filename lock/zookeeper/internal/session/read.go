@@ -109,24 +109,31 @@ func found(path string, data []byte, names []string, stat *zk.Stat, err error) (
 // errMoved refuses the answer to a deciding read over another connection.
 var errMoved = errors.New("zookeeper: the connection was lost before a deciding read was answered")
 
+// Reads makes the reads of a session.
+type Reads struct {
+	status   *Status
+	requests *requests
+	slots    chan struct{} // semaphore, so that writes need not wait for many reads
+}
+
 // ask makes a read, once. A deciding read needs a confirmed connection, and its answer
 // counts only over that.
-func (r *requests) ask(path string, q Question, deciding bool) (Node, error) {
+func (r *Reads) ask(path string, q Question, deciding bool) (Node, error) {
 	select {
 	case r.slots <- struct{}{}:
-	case <-r.over:
-		return Node{}, r.Err()
+	case <-r.status.over:
+		return Node{}, r.status.Err()
 	}
 	defer func() { <-r.slots }()
-	usable := r.connection
+	usable := r.requests.connection
 	if deciding {
-		usable = r.confirmation
+		usable = r.requests.confirmation
 	}
 	gen, err := usable()
 	if err != nil {
 		return Node{}, err
 	}
-	n, err := q(r.conn, path)
+	n, err := q(r.requests.conn, path)
 	if now, gone := usable(); deciding && err == nil && (gone != nil || now != gen) {
 		return Node{}, errMoved
 	}
@@ -135,38 +142,38 @@ func (r *requests) ask(path string, q Question, deciding bool) (Node, error) {
 
 // Hint reads a znode, once. It waits until the server answers or the connection breaks,
 // so it is for goroutines that can wait.
-func (r *requests) Hint(path string, q Question) (Hint, error) {
+func (r *Reads) Hint(path string, q Question) (Hint, error) {
 	n, err := r.ask(path, q, false)
 	return Hint{n}, err
 }
 
 // Look is Hint, again and again until the server answers. It fails only when the session
 // is over, or when the servers refuse the read.
-func (r *requests) Look(path string, q Question) (Hint, error) {
+func (r *Reads) Look(path string, q Question) (Hint, error) {
 	n, err := r.insist(path, q, false)
 	return Hint{n}, err
 }
 
 // Decide makes a deciding read, again and again until the server answers. It fails only
 // when the session is over, or when the servers refuse the read.
-func (r *requests) Decide(path string, q Question) (Decided, error) {
+func (r *Reads) Decide(path string, q Question) (Decided, error) {
 	n, err := r.insist(path, q, true)
 	return Decided{n}, err
 }
 
 // DecideFor is Decide for callers. It also gives up when ctx ends, and when the session
 // cannot be trusted any more.
-func (r *requests) DecideFor(ctx context.Context, path string, q Question) (Decided, error) {
-	return Within(ctx, r, func() (Decided, error) { return r.Decide(path, q) })
+func (r *Reads) DecideFor(ctx context.Context, path string, q Question) (Decided, error) {
+	return Within(ctx, r.status, func() (Decided, error) { return r.Decide(path, q) })
 }
 
-func (r *requests) insist(path string, q Question, deciding bool) (Node, error) {
+func (r *Reads) insist(path string, q Question, deciding bool) (Node, error) {
 	for {
 		n, err := r.ask(path, q, deciding)
 		if err == nil || Refusal(err) {
 			return n, err
 		}
-		if err := r.Retry(); err != nil {
+		if err := r.status.Retry(); err != nil {
 			return n, err
 		}
 	}
@@ -174,7 +181,7 @@ func (r *requests) insist(path string, q Question, deciding bool) (Node, error) 
 
 // CreateContainer creates a container, once. It is not pinned. Creating a container
 // twice does no harm.
-func (r *requests) CreateContainer(path string, data []byte, acl []zk.ACL) error {
+func (r *Reads) CreateContainer(path string, data []byte, acl []zk.ACL) error {
 	_, err := r.ask(path, func(c *zk.Conn, path string) (Node, error) {
 		_, err := c.CreateContainer(path, data, zk.FlagContainer, acl)
 		if errors.Is(err, zk.ErrNoNode) {
@@ -185,16 +192,10 @@ func (r *requests) CreateContainer(path string, data []byte, acl []zk.ACL) error
 	return err
 }
 
-// waiter is a [Session], or a part of it.
-type waiter interface {
-	Go(f func()) bool
-	Await(ctx context.Context, ch <-chan struct{}) error
-}
-
 // Within runs a call that cannot be cancelled. It stops waiting for the call when ctx
 // ends, or when the session cannot be trusted any more. The call itself goes on. The
 // session waits for it when it shuts down.
-func Within[T any](ctx context.Context, s waiter, call func() (T, error)) (zero T, err error) {
+func Within[T any](ctx context.Context, s *Status, call func() (T, error)) (zero T, err error) {
 	if ctx.Err() != nil {
 		return zero, fmt.Errorf("%w: %w", driver.ErrUnavailable, context.Cause(ctx))
 	}

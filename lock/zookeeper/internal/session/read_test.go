@@ -25,11 +25,11 @@ func TestDecidingReadNeedsAConfirmedConnection(t *testing.T) {
 		t.Error("a deciding read was sent before a write was acknowledged over its connection")
 		return Node{}, nil
 	}
-	if _, err := s.ask(r.path, asked, true); !errors.Is(err, errNotConfirmed) {
+	if _, err := s.Reads.ask(r.path, asked, true); !errors.Is(err, errNotConfirmed) {
 		t.Errorf("ask() = %v, want %v", err, errNotConfirmed)
 	}
 	hold.Release()
-	if n, err := s.Decide(r.path, OfNode); err != nil || n.Exists {
+	if n, err := s.Reads.Decide(r.path, OfNode); err != nil || n.Exists {
 		t.Errorf("Decide() = %+v, %v; want no znode", n, err)
 	}
 }
@@ -41,20 +41,20 @@ func TestDecidingReadAnsweredOverALaterConnection(t *testing.T) {
 	s, times := r.s, 0
 	ask := func(c *zk.Conn, path string) (Node, error) {
 		if times++; times == 1 {
-			before, _ := s.confirmation()
+			before, _ := s.requests.confirmation()
 			r.proxy.Cut()
 			until(t, "another connection", func() bool {
-				gen, err := s.confirmation()
+				gen, err := s.requests.confirmation()
 				return err == nil && gen > before
 			})
 		}
 		return OfNode(c, path)
 	}
-	if _, err := s.ask(r.path, ask, true); !errors.Is(err, errMoved) {
+	if _, err := s.Reads.ask(r.path, ask, true); !errors.Is(err, errMoved) {
 		t.Errorf("ask() = %v, want %v", err, errMoved)
 	}
 	times = 0
-	if _, err := s.Decide(r.path, ask); err != nil || times != 2 {
+	if _, err := s.Reads.Decide(r.path, ask); err != nil || times != 2 {
 		t.Errorf("Decide() = %v after %d reads, want it to read again", err, times)
 	}
 }
@@ -66,10 +66,10 @@ func TestBarrierConfirmsTheConnection(t *testing.T) {
 	s := r.s
 	for range 20 {
 		r.proxy.Cut()
-		if err := s.FinalBarrier(); err != nil {
+		if err := s.Pulse.FinalBarrier(); err != nil {
 			t.Fatalf("FinalBarrier() = %v", err)
 		}
-		if _, err := s.confirmation(); err != nil {
+		if _, err := s.requests.confirmation(); err != nil {
 			t.Errorf("after a barrier: %v", err)
 		}
 	}
@@ -82,19 +82,19 @@ func TestConnectionLossIsFollowedByABarrier(t *testing.T) {
 	r := newStillRig(t)
 	s := r.s
 	for range 10 {
-		before, err := s.confirmation()
+		before, err := s.requests.confirmation()
 		if err != nil {
 			t.Fatalf("the connection is not confirmed: %v", err)
 		}
 		hold := r.proxy.HoldNextReply(testserver.Op(testserver.OpMulti))
 		r.proxy.Cut()
 		await(t, "a write over the next connection", hold.Held())
-		if gen, err := s.confirmation(); err == nil {
+		if gen, err := s.requests.confirmation(); err == nil {
 			t.Errorf("connection %d is confirmed by no acknowledged write", gen)
 		}
 		hold.Release()
 		until(t, "another confirmed connection", func() bool {
-			gen, err := s.confirmation()
+			gen, err := s.requests.confirmation()
 			return err == nil && gen > before
 		})
 	}
@@ -109,7 +109,7 @@ func TestBarrierNeedsAnAcknowledgedWriteOfItsConnection(t *testing.T) {
 		reconnect(s)
 		confirm(s)
 		writes := 0
-		s.batcher.send = func(...any) Result {
+		s.Writes.send = func(...any) Result {
 			switch writes++; writes {
 			case 1: // the servers gave half an answer, over the same connection
 				return Result{Outcome: Unknown}
@@ -117,15 +117,15 @@ func TestBarrierNeedsAnAcknowledgedWriteOfItsConnection(t *testing.T) {
 				reconnect(s)
 				confirm(s)
 			case 4:
-				s.die(ErrExpired)
+				s.Trust.die(ErrExpired)
 				return Result{Outcome: Ended, Err: ErrExpired}
 			}
 			return Result{Outcome: Applied}
 		}
-		if err := s.Barrier(context.Background()); err != nil || writes != 3 {
+		if err := s.Pulse.Barrier(context.Background()); err != nil || writes != 3 {
 			t.Errorf("Barrier() = %v after %d writes, want nil after 3", err, writes)
 		}
-		if err := s.FinalBarrier(); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrExpired) {
+		if err := s.Pulse.FinalBarrier(); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrExpired) {
 			t.Errorf("FinalBarrier() = %v at the end of the session, want %v because of %v", err, driver.ErrUnavailable, ErrExpired)
 		}
 	})
@@ -146,18 +146,18 @@ func TestReadTellsWhatTheServersSaid(t *testing.T) {
 		}{
 			"hint":                             {false, func() {}, nil, nil},
 			"decided":                          {true, func() {}, nil, nil},
-			"a hint over a lost connection":    {false, func() { s.onState(zk.StateDisconnected) }, nil, nil},
-			"decided over a lost connection":   {true, func() { s.onState(zk.StateDisconnected) }, nil, errMoved},
+			"a hint over a lost connection":    {false, func() { s.requests.onState(zk.StateDisconnected) }, nil, nil},
+			"decided over a lost connection":   {true, func() { s.requests.onState(zk.StateDisconnected) }, nil, errMoved},
 			"decided over an unconfirmed one":  {true, func() { reconnect(s) }, nil, errMoved},
 			"decided over another one":         {true, func() { reconnect(s); confirm(s) }, nil, errMoved},
 			"no hint":                          {false, func() {}, zk.ErrConnectionClosed, zk.ErrConnectionClosed},
 			"not decided":                      {true, func() {}, zk.ErrConnectionClosed, zk.ErrConnectionClosed},
 			"refused, and the connection lost": {true, func() { reconnect(s) }, ErrNotPermitted, ErrNotPermitted},
 		} {
-			for range cap(s.slots) + 1 { // each gives its slot back
+			for range cap(s.Reads.slots) + 1 { // each gives its slot back
 				reconnect(s)
 				confirm(s)
-				got, err := s.ask("/a", func(*zk.Conn, string) (Node, error) {
+				got, err := s.Reads.ask("/a", func(*zk.Conn, string) (Node, error) {
 					tt.during()
 					if tt.answer != nil {
 						return Node{}, tt.answer
@@ -169,8 +169,8 @@ func TestReadTellsWhatTheServersSaid(t *testing.T) {
 				}
 			}
 		}
-		s.onState(zk.StateDisconnected)
-		if _, err := s.ask("/a", nil, false); !errors.Is(err, errNotConnected) {
+		s.requests.onState(zk.StateDisconnected)
+		if _, err := s.Reads.ask("/a", nil, false); !errors.Is(err, errNotConnected) {
 			t.Errorf("ask() = %v without a connection, want %v", err, errNotConnected)
 		}
 	})
@@ -188,7 +188,7 @@ func TestReadInsistsOnAnAnswer(t *testing.T) {
 			err := answers[0]
 			answers = answers[1:]
 			if errors.Is(err, ErrExpired) {
-				s.die(err)
+				s.Trust.die(err)
 			}
 			return Node{Exists: err == nil}, err
 		}
@@ -201,12 +201,12 @@ func TestReadInsistsOnAnAnswer(t *testing.T) {
 			{[]error{zk.ErrConnectionClosed, ErrExpired}, ErrExpired},
 		} {
 			answers = tt.answers
-			got, err := s.DecideFor(context.Background(), "/a", ask)
+			got, err := s.Reads.DecideFor(context.Background(), "/a", ask)
 			if !errors.Is(err, tt.want) || got.Exists != (tt.want == nil) {
 				t.Errorf("DecideFor() = %+v, %v, want %v", got, err, tt.want)
 			}
 		}
-		if _, err := s.Look("/a", nil); err == nil {
+		if _, err := s.Reads.Look("/a", nil); err == nil {
 			t.Error("Look() = nil after the end of the session")
 		}
 	})
@@ -223,7 +223,7 @@ func TestWithinEndsBeforeItsCall(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		got := make(chan error, 1)
 		within := func(ctx context.Context) {
-			_, err := Within(ctx, s, func() (int, error) { <-release; return 7, nil })
+			_, err := Within(ctx, s.Status, func() (int, error) { <-release; return 7, nil })
 			got <- err
 		}
 		go within(ctx)
@@ -232,15 +232,15 @@ func TestWithinEndsBeforeItsCall(t *testing.T) {
 		if err := <-got; !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, why) {
 			t.Errorf("Within() = %v, want %v because of %v", err, driver.ErrUnavailable, why)
 		}
-		if _, err := Within(ctx, s, func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, why) {
+		if _, err := Within(ctx, s.Status, func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, why) {
 			t.Errorf("Within() = %v with a context that has ended, want %v", err, why)
 		}
 		go within(context.Background())
 		synctest.Wait()
-		s.status.mu.Lock()
-		s.lapsed = true
-		s.broadcast()
-		s.status.mu.Unlock()
+		s.Status.mu.Lock()
+		s.Status.lapsed = true
+		s.Status.broadcast()
+		s.Status.mu.Unlock()
 		if err := <-got; !errors.Is(err, errNoQuorum) {
 			t.Errorf("Within() = %v without trust, want %v", err, errNoQuorum)
 		}
@@ -249,7 +249,7 @@ func TestWithinEndsBeforeItsCall(t *testing.T) {
 		// A call that has ended counts, even without trust.
 		done := make(chan struct{})
 		close(done)
-		if err := s.Await(context.Background(), done); err != nil {
+		if err := s.Status.Await(context.Background(), done); err != nil {
 			t.Errorf("Await() = %v for what has happened, want nil", err)
 		}
 		<-got

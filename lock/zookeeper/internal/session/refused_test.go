@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
@@ -168,7 +169,7 @@ func TestValidWritesWaitForFewMultis(t *testing.T) {
 		}
 		batch = append(batch, Request{Ops: []any{&zk.CreateRequest{Path: path, Acl: zk.WorldACL(zk.PermAll), Flags: zk.FlagEphemeral}}})
 	}
-	for i, got := range r.s.Batch(batch...) {
+	for i, got := range r.s.Writes.together(batch...) {
 		if i%2 == 0 && !got.RefusedBy(zk.ErrNodeExists) || i%2 == 1 && got.Outcome != Applied {
 			t.Errorf("write %d: %+v", i, got)
 		}
@@ -176,6 +177,35 @@ func TestValidWritesWaitForFewMultis(t *testing.T) {
 	for i, counter := range counters {
 		if n := counter.Seen().Requests[testserver.OpMulti]; n > 4 {
 			t.Errorf("write %d was sent in %d Multis one after the other, want 4 at most", i, n)
+		}
+	}
+}
+
+// A write of several operations is judged as one, wherever it is in a Multi, and learns which of its
+// own operations was refused.
+func TestWritesOfSeveralOperationsShareAMulti(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	at := func(i int) string { return fmt.Sprintf("%s/lock-%d", r.k.cfg.Members, i) }
+	for i := range 4 {
+		r.create(t, at(i), zk.FlagPersistent)
+	}
+	r.create(t, at(2)+"/mine", zk.FlagPersistent)
+	del := func(path string) any { return &zk.DeleteRequest{Path: path, Version: -1} }
+	again := func(path string) any { return &zk.CreateRequest{Path: path, Acl: zk.WorldACL(zk.PermAll)} }
+	results := r.s.Writes.together(
+		Request{Ops: []any{del(at(0)), again(at(0))}},
+		Request{Ops: []any{del(at(1)), again(at(1)), del(at(0) + "/none")}},
+		Request{Ops: []any{del(at(2) + "/mine"), again(at(2) + "/mine"), del(at(2))}},
+		Request{Ops: []any{del(at(3)), again(at(3))}},
+	)
+	for i, want := range []Result{{Outcome: Applied}, {Outcome: Refused, Op: 2, Err: zk.ErrNoNode}, {Outcome: Refused, Op: 2, Err: zk.ErrNotEmpty}, {Outcome: Applied}} {
+		got := results[i]
+		if got.Outcome != want.Outcome || got.Op != want.Op || !errors.Is(got.Err, want.Err) {
+			t.Errorf("write %d: %+v, want %+v", i, got, want)
+		}
+		if want.Outcome == Applied && (len(got.Created) != 2 || got.Created[1] != at(i)) {
+			t.Errorf("write %d created %q, want its own path", i, got.Created)
 		}
 	}
 }
@@ -197,19 +227,19 @@ func TestNoRefusalForWhatWasNeverApplied(t *testing.T) {
 			about := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path))
 
 			// While the Multis that there may be are under way, the two writes meet.
-			b := r.s.batcher
+			b := r.s.Writes
 			var holds []*testserver.Hold
 			var wg sync.WaitGroup
 			for i := range usualMultis {
 				other := fmt.Sprintf("%s/other-%d", r.k.cfg.Members, i)
 				h := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(other)))
 				holds = append(holds, h)
-				wg.Go(func() { r.s.Write(&zk.CreateRequest{Path: other, Acl: zk.WorldACL(zk.PermAll)}) })
+				wg.Go(func() { r.s.Writes.Do(&zk.CreateRequest{Path: other, Acl: zk.WorldACL(zk.PermAll)}) })
 				await(t, "a write under way", h.Held())
 			}
 			answers := make(chan Result, 2)
 			for i := range 2 {
-				wg.Go(func() { answers <- r.s.Write(op(path)) })
+				wg.Go(func() { answers <- r.s.Writes.Do(op(path)) })
 				until(t, "the write to wait", func() bool {
 					b.mu.Lock()
 					defer b.mu.Unlock()

@@ -7,44 +7,41 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// requests sends requests over the present connection.
+// requests sends writes over the present connection, and follows the connections.
 type requests struct {
-	*trust
+	status *Status
+	trust  *Trust
 
 	conn    *zk.Conn
-	slots   chan struct{} // semaphore of the reads, so that writes need not wait for many
 	member  *zk.SetDataRequest
-	renewed func() // called when a write has confirmed a connection
-	applied atomic.Int64
+	renewed func()       // called when a write has confirmed a connection
+	applied atomic.Int64 // highest zxid of an acknowledged write
 	version atomic.Int32 // of the member znode, after the acknowledged writes
 }
-
-// Applied is the highest zxid of the session's acknowledged writes.
-func (r *requests) Applied() int64 { return r.applied.Load() }
 
 // connection returns the number of the present connection. It fails when there is no
 // connection. A request would wait in the library's queue then, for no known time.
 func (r *requests) connection() (gen uint64, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.connected {
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	if !r.status.connected {
 		return 0, errNotConnected
 	}
-	return r.gen, nil
+	return r.status.gen, nil
 }
 
 // confirmation is connection for deciding reads. A pinned write was acknowledged over
 // the present connection.
 func (r *requests) confirmation() (gen uint64, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
 	switch {
-	case !r.connected:
+	case !r.status.connected:
 		return 0, errNotConnected
-	case !r.confirmed:
+	case !r.status.confirmed:
 		return 0, errNotConfirmed
 	}
-	return r.gen, nil
+	return r.status.gen, nil
 }
 
 // send makes one pinned write. It is a Multi that begins by setting the data of the
@@ -65,22 +62,22 @@ func (r *requests) send(ops ...any) Result {
 		return Result{Outcome: Unsent, Err: err}
 	}
 	answered := r.guard()
-	before, sent := r.version.Load(), r.now()
+	before, sent := r.version.Load(), r.status.now()
 	answer, err := r.conn.Multi(append([]any{r.member}, ops...)...)
-	acked := r.now()
+	acked := r.status.now()
 	answered()
 
 	got := interpret(len(ops), answer, err)
 	switch {
 	case got.Outcome == Ended:
-		r.die(got.Err)
+		r.trust.die(got.Err)
 	case got.Outcome == Applied && !later(got.version, before):
-		r.die(ErrRewound)
+		r.trust.die(ErrRewound)
 		return Result{Outcome: Ended, Err: ErrRewound}
 	case got.Outcome == Refused && got.Op < 0: // no write of this session can ever succeed
-		r.die(notPermittedAt(r.member.Path, got.Err))
+		r.trust.die(notPermittedAt(r.member.Path, got.Err))
 	case got.Outcome == Applied || got.Outcome == Refused:
-		if r.acknowledge(gen, sent, acked) {
+		if r.trust.acknowledge(gen, sent, acked) {
 			r.renewed() // the watches missed the changes in between
 		}
 		if got.Outcome == Refused {
@@ -117,15 +114,15 @@ func (r *requests) guard() (answered func()) {
 		for {
 			left, patience := r.patience(began)
 			if left <= 0 {
-				r.tr.Drop()
-				r.log.Warn("zookeeper: a request was not answered, trying another server", "after", patience)
+				r.status.tr.Drop()
+				r.status.log.Warn("zookeeper: a request was not answered, trying another server", "after", patience)
 				left = patience
 			}
 			select {
 			case <-time.After(left):
 			case <-done:
 				return
-			case <-r.over:
+			case <-r.status.over:
 				return
 			}
 		}
@@ -142,14 +139,14 @@ func (r *requests) guard() (answered func()) {
 // present connection, and how long that is from the start. Without a connection it is not
 // impatient.
 func (r *requests) patience(began time.Time) (left, whole time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	whole = r.clock.patience()
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	whole = r.trust.clock.patience()
 	switch {
-	case !r.connected:
+	case !r.status.connected:
 		return whole, whole
-	case r.since.After(began):
-		began = r.since
+	case r.status.since.After(began):
+		began = r.status.since
 	}
 	return whole - time.Since(began), whole
 }
@@ -161,31 +158,31 @@ func (r *requests) onState(state zk.State) {
 	case zk.StateHasSession:
 		r.onConnected()
 	case zk.StateExpired:
-		r.die(ErrExpired)
+		r.trust.die(ErrExpired)
 	case zk.StateDisconnected, zk.StateConnecting:
-		r.mu.Lock()
-		lost, id := r.connected, r.id
+		r.status.mu.Lock()
+		lost, id := r.status.connected, r.status.id
 		if lost {
-			r.connected, r.confirmed = false, false
-			r.broadcast()
+			r.status.connected, r.status.confirmed = false, false
+			r.status.broadcast()
 		}
-		r.mu.Unlock()
+		r.status.mu.Unlock()
 		if lost {
-			r.log.Warn("zookeeper: connection lost", "session", hexID(id), "error", r.tr.Failure())
+			r.status.log.Warn("zookeeper: connection lost", "session", hexID(id), "error", r.status.tr.Failure())
 		}
 	}
 }
 
 func (r *requests) onConnected() {
-	id, timeout, sent := r.tr.Accepted()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.why == nil {
-		r.id = id // always the same, as the transport makes sure
-		r.gen++
-		r.since = time.Now()
-		r.connected, r.confirmed = true, false
-		r.clock.handshake(sent, timeout)
-		r.broadcast()
+	id, timeout, sent := r.status.tr.Accepted()
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	if r.status.why == nil {
+		r.status.id = id // always the same, as the transport makes sure
+		r.status.gen++
+		r.status.since = time.Now()
+		r.status.connected, r.status.confirmed = true, false
+		r.trust.clock.handshake(sent, timeout)
+		r.status.broadcast()
 	}
 }

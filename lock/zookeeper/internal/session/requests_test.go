@@ -23,9 +23,9 @@ func TestWriteOfAnEarlierSessionIsRefused(t *testing.T) {
 	servers, root := testserver.SharedZooKeeper(t), testserver.Chroot(t)
 	proxy := testserver.StartZooKeeperProxy(t, servers[0])
 	conn, next := rawConn(t, []string{proxy.Addr()}), rawConn(t, servers)
-	st := &status{log: testLogger(), over: make(chan struct{}), changed: make(chan struct{}), now: leaseclock.Now, connected: true}
-	tr := &trust{status: st, clock: clock{timeout: 10 * time.Second, tick: testTick}}
-	r := &requests{trust: tr, conn: conn, renewed: func() {}}
+	st := &Status{log: testLogger(), over: make(chan struct{}), changed: make(chan struct{}), now: leaseclock.Now, connected: true}
+	tr := &Trust{status: st, clock: clock{timeout: 10 * time.Second, tick: testTick}}
+	r := &requests{status: tr.status, trust: tr, conn: conn, renewed: func() {}}
 	r.member = &zk.SetDataRequest{Path: root + "/0123456789ABCDEFGHIJKLMNOP", Version: -1}
 	create(t, next, root, 0)
 	create(t, conn, r.member.Path, zk.FlagEphemeral)
@@ -57,21 +57,21 @@ func TestUnansweredWriteIsGuardedOverALaterConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	s := r.s
-	_, patience := s.patience(time.Now())
-	answered := s.guard() // of a write that the test never sends
+	_, patience := s.requests.patience(time.Now())
+	answered := s.requests.guard() // of a write that the test never sends
 	defer answered()
 	time.Sleep(patience / 2)
-	first, _ := s.connection()
+	first, _ := s.requests.connection()
 	r.proxy.Cut()
 	second := first
 	until(t, "another connection", func() bool {
-		gen, err := s.confirmation()
+		gen, err := s.requests.confirmation()
 		second = gen
 		return err == nil && gen > first
 	})
 	began := time.Now()
 	until(t, "the end of the second connection", func() bool {
-		gen, err := s.connection()
+		gen, err := s.requests.connection()
 		return err != nil || gen > second
 	})
 	if lasted := time.Since(began); lasted < patience*3/4 {
@@ -85,7 +85,7 @@ func TestAnUnansweredWriteRenewsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := alone(t)
-		s.renewed = func() { t.Error("an unanswered write has confirmed a connection") }
+		s.requests.renewed = func() { t.Error("an unanswered write has confirmed a connection") }
 		if got := s.requests.send(); got.Outcome != Unsent {
 			t.Errorf("send() = %+v without a connection, want it unsent", got)
 		}
@@ -93,14 +93,14 @@ func TestAnUnansweredWriteRenewsNothing(t *testing.T) {
 		if got := s.requests.send(); got.Outcome != Unknown {
 			t.Errorf("send() = %+v without an answer, want it unknown", got)
 		}
-		if _, err := s.confirmation(); !errors.Is(err, errNotConfirmed) || s.Trusted() || s.Left() > 0 {
-			t.Errorf("confirmation() = %v, trusted for %v, want no trust", err, s.Left())
+		if _, err := s.requests.confirmation(); !errors.Is(err, errNotConfirmed) || s.Trust.Trusted() || s.Trust.Left() > 0 {
+			t.Errorf("confirmation() = %v, trusted for %v, want no trust", err, s.Trust.Left())
 		}
 		confirm(s)
-		left := s.Left()
+		left := s.Trust.Left()
 		time.Sleep(time.Second)
-		if s.requests.send(); s.Left() != left-time.Second {
-			t.Errorf("trusted for %v a second later, want %v", s.Left(), left-time.Second)
+		if s.requests.send(); s.Trust.Left() != left-time.Second {
+			t.Errorf("trusted for %v a second later, want %v", s.Trust.Left(), left-time.Second)
 		}
 	})
 }
@@ -112,20 +112,20 @@ func TestGuardDropsOnlyWhatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := alone(t)
 		var logged bytes.Buffer
-		s.log = slog.New(slog.NewTextHandler(&logged, nil))
+		s.Status.log = slog.New(slog.NewTextHandler(&logged, nil))
 		drops := func() int {
 			synctest.Wait()
 			return bytes.Count(logged.Bytes(), []byte("was not answered"))
 		}
 		reconnect(s)
-		_, patience := s.patience(time.Now())
+		_, patience := s.requests.patience(time.Now())
 		s.requests.send()
 		time.Sleep(3 * patience)
 		if n := drops(); n != 0 {
 			t.Errorf("the guard has dropped %d connections after the end of its write", n)
 		}
 		reconnect(s)
-		answered := s.guard()
+		answered := s.requests.guard()
 		time.Sleep(patience * 5 / 2)
 		if n := drops(); n != 2 {
 			t.Errorf("the guard has dropped %d connections in two and a half times its patience, want 2", n)
@@ -135,8 +135,8 @@ func TestGuardDropsOnlyWhatDoesNotAnswer(t *testing.T) {
 		if n := drops(); n != 2 {
 			t.Errorf("the guard has dropped %d connections after the answer", n-2)
 		}
-		answered = s.guard()
-		s.onState(zk.StateDisconnected)
+		answered = s.requests.guard()
+		s.requests.onState(zk.StateDisconnected)
 		time.Sleep(3 * patience)
 		if n := drops(); n != 2 {
 			t.Errorf("the guard has dropped %d connections while there was none", n-2)
@@ -150,22 +150,22 @@ func TestSessionFollowsItsConnections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := alone(t)
-		if _, err := s.connection(); !errors.Is(err, errNotConnected) {
+		if _, err := s.requests.connection(); !errors.Is(err, errNotConnected) {
 			t.Errorf("connection() = %v before the first one, want %v", err, errNotConnected)
 		}
 		up := make(chan error, 1)
-		s.Go(func() { up <- s.Settled() })
+		s.Status.Go(func() { up <- s.Status.Settled() })
 		first := reconnect(s)
 		confirm(s)
 		if err := <-up; err != nil {
 			t.Errorf("Settled() = %v, want nil", err)
 		}
-		s.status.mu.Lock()
-		changed := s.changed
-		s.status.mu.Unlock()
-		s.onState(zk.StateDisconnected)
+		s.Status.mu.Lock()
+		changed := s.Status.changed
+		s.Status.mu.Unlock()
+		s.requests.onState(zk.StateDisconnected)
 		await(t, "the loss of the connection", changed)
-		for _, get := range []func() (uint64, error){s.connection, s.confirmation} {
+		for _, get := range []func() (uint64, error){s.requests.connection, s.requests.confirmation} {
 			if _, err := get(); !errors.Is(err, errNotConnected) {
 				t.Errorf("%v after the loss of the connection, want %v", err, errNotConnected)
 			}
@@ -173,10 +173,10 @@ func TestSessionFollowsItsConnections(t *testing.T) {
 		if second := reconnect(s); second == first {
 			t.Errorf("both connections have the number %d", second)
 		}
-		s.onState(zk.StateExpired)
-		s.onState(zk.StateHasSession)
-		if _, err := s.connection(); !errors.Is(err, errNotConnected) || !errors.Is(s.Err(), ErrExpired) {
-			t.Errorf("connection() = %v, Err() = %v after the expiry, want %v and %v", err, s.Err(), errNotConnected, ErrExpired)
+		s.requests.onState(zk.StateExpired)
+		s.requests.onState(zk.StateHasSession)
+		if _, err := s.requests.connection(); !errors.Is(err, errNotConnected) || !errors.Is(s.Status.Err(), ErrExpired) {
+			t.Errorf("connection() = %v, Err() = %v after the expiry, want %v and %v", err, s.Status.Err(), errNotConnected, ErrExpired)
 		}
 	})
 }
@@ -188,7 +188,7 @@ func TestRefusalRenewsTrust(t *testing.T) {
 	r := newStillRig(t)
 	r.create(t, r.path, 0)
 	shut := &zk.CreateRequest{Path: r.path + "/shut", Acl: zk.WorldACL(zk.PermRead)}
-	if got := r.s.Write(shut); got.Outcome != Applied {
+	if got := r.s.Writes.Do(shut); got.Outcome != Applied {
 		t.Fatalf("Write(create %s) = %+v", shut.Path, got)
 	}
 	for _, tt := range []struct {
@@ -199,11 +199,11 @@ func TestRefusalRenewsTrust(t *testing.T) {
 		{shut.Path + "/child", ErrNotPermitted},
 	} {
 		r.clock.Advance(time.Second) // no heartbeat is due before half a second more
-		before := r.s.Left()
-		if got := r.s.Write(&zk.CreateRequest{Path: tt.path, Acl: zk.WorldACL(zk.PermAll)}); !got.RefusedBy(tt.want) {
+		before := r.s.Trust.Left()
+		if got := r.s.Writes.Do(&zk.CreateRequest{Path: tt.path, Acl: zk.WorldACL(zk.PermAll)}); !got.RefusedBy(tt.want) {
 			t.Errorf("Write(create %s) = %+v, want %v", tt.path, got, tt.want)
 		}
-		if left := r.s.Left(); left <= before {
+		if left := r.s.Trust.Left(); left <= before {
 			t.Errorf("trusted for %v after a refusal, and for %v before, want more", left, before)
 		}
 	}
@@ -217,11 +217,11 @@ func TestRefusedPinEndsTheSession(t *testing.T) {
 	if _, err := rawConn(t, testserver.SharedZooKeeper(t)).SetACL(r.s.Member(), zk.WorldACL(zk.PermRead), -1); err != nil {
 		t.Fatalf("SetACL() = %v", err)
 	}
-	if got := r.s.Write(); got.Outcome != Refused && got.Outcome != Ended {
+	if got := r.s.Writes.Do(); got.Outcome != Refused && got.Outcome != Ended {
 		t.Errorf("Write() = %+v, want it refused", got)
 	}
-	await(t, "the end of the session", r.s.Over())
-	if err := r.s.Err(); !errors.Is(err, ErrNotPermitted) {
+	await(t, "the end of the session", r.s.Status.Over())
+	if err := r.s.Status.Err(); !errors.Is(err, ErrNotPermitted) {
 		t.Errorf("Err() = %v, want %v", err, ErrNotPermitted)
 	}
 }
@@ -233,7 +233,7 @@ func TestSessionEndsWhenItsMemberIsOlder(t *testing.T) {
 	r := newRig(t)
 	s := r.s
 	for range 3 {
-		if got := s.Write(); got.Outcome != Applied {
+		if got := s.Writes.Do(); got.Outcome != Applied {
 			t.Fatalf("Write() = %+v, want it applied", got)
 		}
 	}
@@ -241,8 +241,8 @@ func TestSessionEndsWhenItsMemberIsOlder(t *testing.T) {
 	if _, err := other.Multi(&zk.DeleteRequest{Path: s.Member(), Version: -1}, &zk.CreateRequest{Path: s.Member(), Acl: zk.WorldACL(zk.PermAll)}); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Write(); got.Outcome != Ended || !errors.Is(got.Err, ErrRewound) || !errors.Is(s.Err(), ErrRewound) {
-		t.Errorf("Write() = %+v on an older member, then Err() = %v; want %v", got, s.Err(), ErrRewound)
+	if got := s.Writes.Do(); got.Outcome != Ended || !errors.Is(got.Err, ErrRewound) || !errors.Is(s.Status.Err(), ErrRewound) {
+		t.Errorf("Write() = %+v on an older member, then Err() = %v; want %v", got, s.Status.Err(), ErrRewound)
 	}
 	until(t, "another session", func() bool { next := r.k.Current(); return next != nil && next != s })
 }

@@ -118,7 +118,7 @@ func TestResultsOfOneWrite(t *testing.T) {
 // Each pause is at least half of a limit and at most the whole, and the limit doubles up to Max.
 func TestBackoff(t *testing.T) {
 	t.Parallel()
-	b := Backoff{Base: 100, Max: 1000}
+	b := Backoff{First: 100, Max: 1000}
 	for i, limit := range []time.Duration{100, 200, 400, 800, 1000, 1000} {
 		if got := b.Next(); got < limit/2 || got > limit {
 			t.Errorf("pause %d = %d, want %d to %d", i, got, limit/2, limit)

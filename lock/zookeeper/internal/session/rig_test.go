@@ -49,7 +49,7 @@ func bounded(t testing.TB) context.Context {
 
 func keep(t testing.TB, cfg Config) *Keeper {
 	t.Helper()
-	k, err := Keep(bounded(t), cfg, Backoff{Base: 100 * time.Millisecond, Max: time.Second})
+	k, err := Keep(bounded(t), cfg, Backoff{First: 100 * time.Millisecond, Max: time.Second})
 	if err != nil {
 		t.Fatalf("Keep() = %v", err)
 	}
@@ -115,7 +115,20 @@ func until(t testing.TB, what string, ok func() bool) {
 // create makes a persistent znode, or an ephemeral one.
 func (r *rig) create(t testing.TB, path string, flags int32) {
 	t.Helper()
-	if got := r.s.Write(&zk.CreateRequest{Path: path, Acl: zk.WorldACL(zk.PermAll), Flags: flags}); got.Outcome != Applied {
+	if got := r.s.Writes.Do(&zk.CreateRequest{Path: path, Acl: zk.WorldACL(zk.PermAll), Flags: flags}); got.Outcome != Applied {
 		t.Fatalf("Write(create %s) = %+v", path, got)
 	}
+}
+
+// together sends requests in one Multi, without any others.
+func (b *Writes) together(reqs ...Request) (results []Result) {
+	batch := make([]*write, len(reqs))
+	for i, req := range reqs {
+		batch[i] = newWrite(req)
+	}
+	b.status.Go(func() { b.sendAll(batch) })
+	for _, wr := range batch {
+		results = append(results, b.outcome(wr))
+	}
+	return results
 }

@@ -61,12 +61,12 @@ func start(ctx context.Context, cfg *Config) (*Session, error) {
 		return nil, err
 	}
 	if err := s.boot(ctx); err != nil {
-		_, offline := s.connection()
-		why := s.Err()
+		_, offline := s.requests.connection()
+		why := s.Status.Err()
 		if why != nil && !errors.Is(err, why) { // the call may have seen only a broken connection
 			err = fmt.Errorf("%w: %w", why, err)
 		}
-		s.die(err)
+		s.Trust.die(err)
 		s.shutdown(offline == nil)
 		return nil, err
 	}
@@ -75,18 +75,20 @@ func start(ctx context.Context, cfg *Config) (*Session, error) {
 
 // connect puts a session together and has the library begin to connect.
 func connect(cfg *Config) (*Session, error) {
-	st := &status{log: cfg.Logger, now: cfg.Now, over: make(chan struct{}), changed: make(chan struct{})}
+	st := &Status{log: cfg.Logger, now: cfg.Now, over: make(chan struct{}), changed: make(chan struct{})}
 	st.tr = wire.NewTransport(cfg.Dialer, cfg.Timeout, cfg.Now)
-	tr := &trust{status: st, clock: clock{timeout: cfg.Timeout, tick: cfg.Tick}, holds: make(map[*Hold]struct{})}
+	tr := &Trust{status: st, clock: clock{timeout: cfg.Timeout, tick: cfg.Tick}, holds: make(map[*Hold]struct{})}
 	rq := &requests{
-		trust: tr, slots: make(chan struct{}, 16),
+		status: st, trust: tr,
 		member: &zk.SetDataRequest{Path: cfg.Members + "/" + rand.Text(), Data: cfg.MemberData, Version: -1},
 	}
-	b := &batcher{status: st, send: rq.send}
-	ws := &watches{requests: rq, all: make(map[watchKey]*Watch)}
+	b := &Writes{status: st, send: rq.send}
+	rd := &Reads{status: st, requests: rq, slots: make(chan struct{}, 16)}
+	ws := &Watches{status: st, requests: rq, reads: rd, all: make(map[WatchKey]*Watch)}
 	rq.renewed = ws.fireAll
 	s := &Session{
-		status: st, trust: tr, requests: rq, batcher: b, pulse: &pulse{requests: rq, writes: b}, watches: ws, cfg: cfg,
+		Status: st, Trust: tr, Writes: b, Reads: rd, Watches: ws, requests: rq, cfg: cfg,
+		Pulse: &Pulse{status: st, trust: tr, requests: rq, writes: b},
 	}
 	var err error
 	rq.conn, s.ended, err = zk.Connect(cfg.Servers, cfg.Timeout,
@@ -110,7 +112,7 @@ func (s *Session) boot(ctx context.Context) error {
 	for _, cred := range s.cfg.Credentials {
 		// The library repeats a credential after a reconnect, but only after a first success.
 		// So the credentials come before anything else.
-		if err := s.within(ctx, func() error { return s.conn.AddAuth(cred.Scheme, cred.Secret) }); err != nil {
+		if err := s.within(ctx, func() error { return s.requests.conn.AddAuth(cred.Scheme, cred.Secret) }); err != nil {
 			return fmt.Errorf("zookeeper: credential %v was refused: %w", cred, err)
 		}
 	}
@@ -119,7 +121,7 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.run()
 	// A late first write is not trusted. The next ones are.
-	if err := s.await(ctx, func() (bool, error) { return s.trouble(true) == nil, s.why }); err != nil {
+	if err := s.Status.await(ctx, func() (bool, error) { return s.Status.trouble(true) == nil, s.Status.why }); err != nil {
 		return fmt.Errorf("zookeeper: first write: %w", err)
 	}
 	if s.cfg.Prepare == nil {
@@ -131,12 +133,12 @@ func (s *Session) boot(ctx context.Context) error {
 }
 
 func (s *Session) within(ctx context.Context, call func() error) error {
-	_, err := Within(ctx, s, func() (struct{}, error) { return struct{}{}, call() })
+	_, err := Within(ctx, s.Status, func() (struct{}, error) { return struct{}{}, call() })
 	return err
 }
 
 func (s *Session) awaitConnected(ctx context.Context) error {
-	st := s.status
+	st := s.Status
 	err := st.await(ctx, func() (bool, error) { return st.connected, st.why })
 	if err == nil || st.Err() != nil {
 		return err
@@ -149,7 +151,7 @@ func (s *Session) awaitConnected(ctx context.Context) error {
 
 // fitTick gives the clock the servers' tick before it counts the first write.
 func (s *Session) fitTick(ctx context.Context) error {
-	granted := s.Timeout()
+	granted := s.Trust.Timeout()
 	tick, err := s.cfg.tickFor(ctx, granted)
 	if err != nil {
 		return err
@@ -157,9 +159,9 @@ func (s *Session) fitTick(ctx context.Context) error {
 	if err := CheckTimeout(granted, tick); err != nil {
 		return fmt.Errorf("%w; the server granted it, %v was asked for", err, s.cfg.Timeout)
 	}
-	s.status.mu.Lock()
-	defer s.status.mu.Unlock()
-	s.clock.tick = tick
+	s.Status.mu.Lock()
+	defer s.Status.mu.Unlock()
+	s.Trust.clock.tick = tick
 	return nil
 }
 
@@ -216,7 +218,7 @@ func (s *Session) createParents(ctx context.Context, path string) (denied error)
 // create makes a znode without a pin.
 func (s *Session) create(ctx context.Context, path string, data []byte, flags int32) error {
 	err := s.within(ctx, func() error {
-		_, err := s.conn.Create(path, data, flags, s.cfg.ACL)
+		_, err := s.requests.conn.Create(path, data, flags, s.cfg.ACL)
 		return err
 	})
 	if err = refusalOf(&zk.CreateRequest{Path: path}, err); err != nil && !Answered(err) {

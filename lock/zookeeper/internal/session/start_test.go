@@ -57,7 +57,7 @@ func TestAnEnsembleThatIsNotReadyIsUnavailable(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		if _, err := Keep(t.Context(), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, driver.ErrUnavailable) {
+		if _, err := Keep(t.Context(), cfg, Backoff{First: time.Second, Max: time.Second}); !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("Keep() = %v, want %v", err, driver.ErrUnavailable)
 		}
 	})
@@ -65,9 +65,9 @@ func TestAnEnsembleThatIsNotReadyIsUnavailable(t *testing.T) {
 
 // tickOf is the tick by which a session reckons.
 func tickOf(s *Session) time.Duration {
-	s.status.mu.Lock()
-	defer s.status.mu.Unlock()
-	return s.clock.tick
+	s.Status.mu.Lock()
+	defer s.Status.mu.Unlock()
+	return s.Trust.clock.tick
 }
 
 // The servers of the tests have a tick of 500 ms, and the default of 2 s leaves no
@@ -89,13 +89,13 @@ func TestSessionGrantedShorterFitsTheServersTick(t *testing.T) {
 	cfg.Timeout, cfg.Tick = 10*time.Second, 0
 	k := keep(t, cfg)
 	old := k.Current()
-	if old.Timeout() != 3*time.Second || tickOf(old) != testTick {
-		t.Errorf("session of %v with a tick of %v, want 3s and %v", old.Timeout(), tickOf(old), testTick)
+	if old.Trust.Timeout() != 3*time.Second || tickOf(old) != testTick {
+		t.Errorf("session of %v with a tick of %v, want 3s and %v", old.Trust.Timeout(), tickOf(old), testTick)
 	}
 	// And so does that of the sessions that come after it.
 	lost := make(chan struct{})
-	old.Hold(func(error) { close(lost) }, func() {})
-	old.die(ErrGivenUp)
+	old.Trust.Hold(func(error) { close(lost) }, func() {})
+	old.Trust.die(ErrGivenUp)
 	await(t, "the holder to be told", lost)
 	until(t, "another session", func() bool { s := k.Current(); return s != nil && s != old })
 	if tick := tickOf(k.Current()); tick != testTick {
@@ -111,15 +111,15 @@ func TestSessionThatIsNotUsedLeavesNothing(t *testing.T) {
 	var unused *Session
 	cfg.Prepare = func(_ context.Context, s *Session) (any, error) {
 		unused = s
-		if ok, _, err := s.conn.Exists(s.Member()); err != nil || !ok {
+		if ok, _, err := s.requests.conn.Exists(s.Member()); err != nil || !ok {
 			t.Errorf("Exists(member) = %v, %v while the session is prepared", ok, err)
 		}
 		return nil, unfit
 	}
-	if _, err := Keep(bounded(t), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, unfit) || errors.Is(err, driver.ErrUnavailable) {
+	if _, err := Keep(bounded(t), cfg, Backoff{First: time.Second, Max: time.Second}); !errors.Is(err, unfit) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Keep() = %v, want %v", err, unfit)
 	}
-	if err := unused.Err(); !errors.Is(err, unfit) {
+	if err := unused.Status.Err(); !errors.Is(err, unfit) {
 		t.Errorf("Err() = %v after Keep() failed, want that the session ended at once", err)
 	}
 	if ok, _, err := rawConn(t, cfg.Servers).Exists(unused.Member()); err != nil || ok {
@@ -159,7 +159,7 @@ func TestMemberBelowZnodesOfOthers(t *testing.T) {
 				}
 			}
 			cfg.Members = root + tt.below + "/members"
-			k, err := Keep(bounded(t), cfg, Backoff{Base: time.Second, Max: time.Second})
+			k, err := Keep(bounded(t), cfg, Backoff{First: time.Second, Max: time.Second})
 			if !errors.Is(err, tt.want) {
 				t.Errorf("Keep() = %v, want %v", err, tt.want)
 			}

@@ -15,7 +15,7 @@ import (
 
 // status is the state of a session. It says whether the session is over, connected and
 // trusted. mu guards all of it, and also the lease clock (trust.go).
-type status struct {
+type Status struct {
 	log  *slog.Logger
 	now  leaseclock.Source
 	tr   *wire.Transport
@@ -35,24 +35,24 @@ type status struct {
 }
 
 // ID is the server's name for the session.
-func (s *status) ID() int64 {
+func (s *Status) ID() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.id
 }
 
 // Over is closed when the session is over.
-func (s *status) Over() <-chan struct{} { return s.over }
+func (s *Status) Over() <-chan struct{} { return s.over }
 
 // Err is why the session is over, or nil.
-func (s *status) Err() error {
+func (s *Status) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.why
 }
 
 // Usable returns nil if callers may be served now.
-func (s *status) Usable() error {
+func (s *Status) Usable() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.trouble(true)
@@ -60,7 +60,7 @@ func (s *status) Usable() error {
 
 // trouble says why callers cannot be served. New calls need a confirmed connection.
 // Calls under way are patient until trust has run out. Needs mu.
-func (s *status) trouble(fresh bool) error {
+func (s *Status) trouble(fresh bool) error {
 	switch {
 	case s.why != nil:
 		return s.why
@@ -79,7 +79,7 @@ func (s *status) trouble(fresh bool) error {
 
 // await waits until ready reports true or an error, or ctx ends. ready is called with mu
 // held.
-func (s *status) await(ctx context.Context, ready func() (bool, error)) error {
+func (s *Status) await(ctx context.Context, ready func() (bool, error)) error {
 	for {
 		s.mu.Lock()
 		ok, err := ready()
@@ -98,13 +98,13 @@ func (s *status) await(ctx context.Context, ready func() (bool, error)) error {
 
 // AwaitUp waits until callers can be served. It fails when ctx ends, and when the
 // session cannot be trusted any more.
-func (s *status) AwaitUp(ctx context.Context) error {
+func (s *Status) AwaitUp(ctx context.Context) error {
 	return s.await(ctx, func() (bool, error) { return s.trouble(true) == nil, s.trouble(false) })
 }
 
 // Await waits for a channel. It fails with driver.ErrUnavailable when ctx ends, and when
 // the session cannot be trusted any more.
-func (s *status) Await(ctx context.Context, ch <-chan struct{}) error {
+func (s *Status) Await(ctx context.Context, ch <-chan struct{}) error {
 	for {
 		s.mu.Lock()
 		err, changed := s.trouble(false), s.changed
@@ -130,13 +130,13 @@ func (s *status) Await(ctx context.Context, ch <-chan struct{}) error {
 
 // Settled waits until callers can be served or the session is over. It is for work that
 // must not give up.
-func (s *status) Settled() error {
+func (s *Status) Settled() error {
 	return s.await(context.Background(), func() (bool, error) { return s.trouble(true) == nil, s.why })
 }
 
 // Retry waits until another try of a request makes sense: Settled, and then a short
 // random pause. It fails when the session is over.
-func (s *status) Retry() error {
+func (s *Status) Retry() error {
 	if err := s.Settled(); err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (s *status) Retry() error {
 }
 
 // Pause waits for a short random time. It fails when the session is over.
-func (s *status) Pause() error {
+func (s *Status) Pause() error {
 	select {
 	case <-time.After(5*time.Millisecond + rand.N(20*time.Millisecond)):
 		return nil
@@ -155,7 +155,7 @@ func (s *status) Pause() error {
 
 // Go runs f on a goroutine. The session waits for it when it shuts down. Go returns
 // false, and does nothing, when the session is over.
-func (s *status) Go(f func()) bool {
+func (s *Status) Go(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.why != nil {
@@ -168,7 +168,7 @@ func (s *status) Go(f func()) bool {
 // broadcast wakes the goroutines that wait for a change, and tells the keeper. It runs
 // at every change, with mu held, so that no event is missed and all are in order.
 // Needs mu.
-func (s *status) broadcast() {
+func (s *Status) broadcast() {
 	if s.tell != nil {
 		s.tell(eventOf(s))
 	}
@@ -177,7 +177,7 @@ func (s *status) broadcast() {
 }
 
 // eventOf is the present state as an event. Needs mu.
-func eventOf(s *status) Event {
+func eventOf(s *Status) Event {
 	err := s.trouble(true)
 	ev := Event{State: Reconnected, Session: hexID(s.id), At: time.Now(), Err: err}
 	switch {
@@ -192,7 +192,7 @@ func eventOf(s *status) Event {
 
 // announce begins to tell of the session. First it tells that the session is connected,
 // then the present state, and from then on every change.
-func (s *status) announce(tell func(Event)) {
+func (s *Status) announce(tell func(Event)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tell = tell

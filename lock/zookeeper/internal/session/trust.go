@@ -9,8 +9,8 @@ import (
 )
 
 // trust is the lease clock of a session and the holds that depend on it. status.mu guards it.
-type trust struct {
-	*status
+type Trust struct {
+	status *Status
 
 	clock  clock
 	lapses int
@@ -19,7 +19,7 @@ type trust struct {
 
 // Hold stands for one lease on the session's trust.
 type Hold struct {
-	t       *trust
+	t       *Trust
 	lost    func(error)
 	overdue func()
 }
@@ -32,9 +32,9 @@ type Hold struct {
 // Later it may call overdue, one time-out after trust ran out, or at the end of the session if
 // that comes first. By then the holder has had time to stop its work, and the server may give
 // the lock away. Holds that end with the session itself get no such call.
-func (t *trust) Hold(lost func(error), overdue func()) *Hold {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Trust) Hold(lost func(error), overdue func()) *Hold {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
 	if !t.expire() {
 		return nil
 	}
@@ -45,71 +45,71 @@ func (t *trust) Hold(lost func(error), overdue func()) *Hold {
 
 // End ends the hold with its lease. Calling it again does no harm.
 func (h *Hold) End() {
-	h.t.mu.Lock()
-	defer h.t.mu.Unlock()
+	h.t.status.mu.Lock()
+	defer h.t.status.mu.Unlock()
 	delete(h.t.holds, h)
 }
 
 // Trusted reports whether the leases of the session can be trusted. It reads the lease
 // clock, and if trust has run out it tells the holders first.
-func (t *trust) Trusted() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Trust) Trusted() bool {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
 	return t.expire()
 }
 
 // Left is how long the leases can be trusted from now on. It is negative when trust has
 // run out, and the holders have been told then.
-func (t *trust) Left() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Trust) Left() time.Duration {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
 	t.expire()
 	return t.left()
 }
 
 // Stale reports whether the last acknowledged write is older than a quarter of the
 // session.
-func (t *trust) Stale() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.now().Sub(t.clock.last) > t.clock.timeout/4
+func (t *Trust) Stale() bool {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
+	return t.status.now().Sub(t.clock.last) > t.clock.timeout/4
 }
 
 // Timeout is the session time-out granted by the servers.
-func (t *trust) Timeout() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Trust) Timeout() time.Duration {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
 	return t.clock.timeout
 }
 
 // Held is the number of leases on the session's trust.
-func (t *trust) Held() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Trust) Held() int {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
 	return len(t.holds)
 }
 
 // left is how long trust lasts by the clock, whether or not the holders know. Needs mu.
-func (t *trust) left() time.Duration { return t.clock.deadline().Sub(t.now()) }
+func (t *Trust) left() time.Duration { return t.clock.deadline().Sub(t.status.now()) }
 
 // acknowledge records an acknowledged write. Trust runs from the sending of the write. gen is
 // the number of the connection at that time. acknowledge reports whether the write confirmed
 // the present connection.
-func (t *trust) acknowledge(gen uint64, sent, acked leaseclock.Instant) (confirmed bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.why != nil {
+func (t *Trust) acknowledge(gen uint64, sent, acked leaseclock.Instant) (confirmed bool) {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
+	if t.status.why != nil {
 		return false
 	}
 	first := t.clock.last.IsZero()
 	t.clock.acknowledge(sent, acked)
-	if first || t.lapsed && t.left() > 0 {
-		t.lapsed = false // otherwise lookOut says so at once
-		t.broadcast()
+	if first || t.status.lapsed && t.left() > 0 {
+		t.status.lapsed = false // otherwise lookOut says so at once
+		t.status.broadcast()
 	}
-	if t.connected && !t.confirmed && gen == t.gen {
-		t.confirmed = true
-		t.broadcast()
+	if t.status.connected && !t.status.confirmed && gen == t.status.gen {
+		t.status.confirmed = true
+		t.status.broadcast()
 		return true
 	}
 	return false
@@ -117,18 +117,18 @@ func (t *trust) acknowledge(gen uint64, sent, acked leaseclock.Instant) (confirm
 
 // lookOut looks at the clock at the end of trust, or before, until the session is over. It only
 // wakes the goroutines that wait for a loss. Callers get their answers from the clock itself.
-func (t *trust) lookOut() {
+func (t *Trust) lookOut() {
 	for {
-		t.mu.Lock()
-		next, changed := t.clock.glance(), t.changed
+		t.status.mu.Lock()
+		next, changed := t.clock.glance(), t.status.changed
 		if t.expire() {
 			next = min(next, t.left())
 		}
-		t.mu.Unlock()
+		t.status.mu.Unlock()
 		select {
 		case <-time.After(next):
 		case <-changed:
-		case <-t.over:
+		case <-t.status.over:
 			return
 		}
 	}
@@ -136,18 +136,18 @@ func (t *trust) lookOut() {
 
 // expire ends all leases if trust has run out. It reports whether the session is trusted. Needs
 // mu.
-func (t *trust) expire() bool {
+func (t *Trust) expire() bool {
 	switch {
-	case t.why != nil || t.lapsed || t.clock.last.IsZero():
+	case t.status.why != nil || t.status.lapsed || t.clock.last.IsZero():
 		return false
 	case t.left() > 0:
 		return true
 	}
-	t.lapsed = true
+	t.status.lapsed = true
 	t.lapses++
 	lost, nth := t.loseAll(errUntrusted), t.lapses
-	t.broadcast()
-	t.wg.Go(func() { t.afterLapse(nth, lost) })
+	t.status.broadcast()
+	t.status.wg.Go(func() { t.afterLapse(nth, lost) })
 	return false
 }
 
@@ -155,7 +155,7 @@ func (t *trust) expire() bool {
 var errUntrusted = fmt.Errorf("%w: no write was acknowledged for too long", driver.ErrLeaseLost)
 
 // loseAll ends all leases and returns them. Needs mu.
-func (t *trust) loseAll(err error) []*Hold {
+func (t *Trust) loseAll(err error) []*Hold {
 	lost := make([]*Hold, 0, len(t.holds))
 	for h := range t.holds {
 		h.lost(err)
@@ -175,37 +175,37 @@ func (t *trust) loseAll(err error) []*Hold {
 // If the session is still not trusted by then, afterLapse gives it up. A server may hear us
 // although we do not hear it. It would keep the session and its locks for ever, since every
 // attempt at a connection renews the session.
-func (t *trust) afterLapse(nth int, lost []*Hold) {
-	t.log.Warn("zookeeper: session can no longer be trusted", "session", hexID(t.ID()), "leases", len(lost))
+func (t *Trust) afterLapse(nth int, lost []*Hold) {
+	t.status.log.Warn("zookeeper: session can no longer be trusted", "session", hexID(t.status.ID()), "leases", len(lost))
 	select {
 	case <-time.After(t.Timeout()):
-	case <-t.over:
+	case <-t.status.over:
 	}
 	for _, h := range lost {
 		h.overdue()
 	}
-	t.mu.Lock()
-	hopeless := t.lapsed && t.lapses == nth
-	t.mu.Unlock()
+	t.status.mu.Lock()
+	hopeless := t.status.lapsed && t.lapses == nth
+	t.status.mu.Unlock()
 	if hopeless {
 		t.GiveUp()
 	}
 }
 
 // GiveUp ends the session. The keeper starts another one.
-func (t *trust) GiveUp() { t.die(ErrGivenUp) }
+func (t *Trust) GiveUp() { t.die(ErrGivenUp) }
 
 // die ends the session. All its leases are lost before die returns. shutdown then cleans up at
 // the server.
-func (t *trust) die(why error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.why != nil {
+func (t *Trust) die(why error) {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
+	if t.status.why != nil {
 		return
 	}
-	t.why = why
-	t.connected, t.confirmed = false, false
+	t.status.why = why
+	t.status.connected, t.status.confirmed = false, false
 	t.loseAll(fmt.Errorf("%w: %w", driver.ErrLeaseLost, why))
-	close(t.over)
-	t.broadcast()
+	close(t.status.over)
+	t.status.broadcast()
 }

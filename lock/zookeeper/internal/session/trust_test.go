@@ -20,11 +20,11 @@ func TestNothingIsHeldAfterTrustRanOut(t *testing.T) {
 	r := newRig(t)
 	r.proxy.Freeze(testserver.Both)
 	defer r.proxy.Restore()
-	st := r.s.status
+	st := r.s.Status
 	st.mu.Lock()
 	st.lapsed = true
 	st.mu.Unlock()
-	held := r.s.Hold(func(error) {}, func() {})
+	held := r.s.Trust.Hold(func(error) {}, func() {})
 	st.mu.Lock()
 	st.lapsed = false
 	st.mu.Unlock()
@@ -38,23 +38,23 @@ func TestHoldIsToldOfTheEndOfTrust(t *testing.T) {
 	t.Parallel()
 	r := newStillRig(t)
 	lost, overdue := make(chan error, 2), make(chan struct{})
-	ended := r.s.Hold(func(err error) { t.Errorf("told of %v after End()", err) }, func() {})
-	if r.s.Hold(func(err error) { lost <- err }, func() { close(overdue) }) == nil {
+	ended := r.s.Trust.Hold(func(err error) { t.Errorf("told of %v after End()", err) }, func() {})
+	if r.s.Trust.Hold(func(err error) { lost <- err }, func() { close(overdue) }) == nil {
 		t.Fatal("Hold() = nil, want a hold")
 	}
 	ended.End()
-	if n := r.s.Held(); n != 1 {
+	if n := r.s.Trust.Held(); n != 1 {
 		t.Errorf("Held() = %d, want 1", n)
 	}
 	r.proxy.Freeze(testserver.Both)
-	r.clock.Advance(r.s.Timeout())
-	if r.s.Trusted() {
+	r.clock.Advance(r.s.Trust.Timeout())
+	if r.s.Trust.Trusted() {
 		t.Error("Trusted() = true a session after the last write")
 	}
 	if err := <-lost; !errors.Is(err, driver.ErrLeaseLost) {
 		t.Errorf("told of %v, want %v", err, driver.ErrLeaseLost)
 	}
-	if r.s.Hold(func(error) {}, func() {}) != nil {
+	if r.s.Trust.Hold(func(error) {}, func() {}) != nil {
 		t.Error("Hold() without trust, want nil")
 	}
 	r.proxy.Restore()
@@ -70,12 +70,12 @@ func TestHoldIsToldOfTheEndOfTrust(t *testing.T) {
 func TestNoLeaseAfterTheEndOfTheSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	if h := r.s.Hold(func(error) {}, func() {}); h == nil {
+	if h := r.s.Trust.Hold(func(error) {}, func() {}); h == nil {
 		t.Fatal("Hold() = nil before the end, want a hold")
 	}
-	r.s.GiveUp()
-	if h := r.s.Hold(func(error) {}, func() {}); h != nil || r.s.Trusted() || r.s.Held() != 0 {
-		t.Errorf("Hold() after the end = %v, Trusted() = %v, %d holds, want none", h, r.s.Trusted(), r.s.Held())
+	r.s.Trust.GiveUp()
+	if h := r.s.Trust.Hold(func(error) {}, func() {}); h != nil || r.s.Trust.Trusted() || r.s.Trust.Held() != 0 {
+		t.Errorf("Hold() after the end = %v, Trusted() = %v, %d holds, want none", h, r.s.Trust.Trusted(), r.s.Trust.Held())
 	}
 }
 
@@ -91,15 +91,15 @@ func TestWriteOfAnEarlierConnectionConfirmsNothing(t *testing.T) {
 			gen  uint64
 			want bool
 		}{{first, false}, {second, true}, {second, false}} {
-			if got := s.acknowledge(tt.gen, s.now(), s.now()); got != tt.want {
+			if got := s.Trust.acknowledge(tt.gen, s.Status.now(), s.Status.now()); got != tt.want {
 				t.Errorf("a write over connection %d of %d has confirmed it: %v, want %v", tt.gen, second, got, tt.want)
 			}
-			if _, err := s.confirmation(); (err == nil) != (tt.gen == second) {
+			if _, err := s.requests.confirmation(); (err == nil) != (tt.gen == second) {
 				t.Errorf("confirmation() = %v after a write over connection %d of %d", err, tt.gen, second)
 			}
 		}
-		s.onState(zk.StateDisconnected)
-		if s.acknowledge(second, s.now(), s.now()) {
+		s.requests.onState(zk.StateDisconnected)
+		if s.Trust.acknowledge(second, s.Status.now(), s.Status.now()) {
 			t.Error("a write has confirmed a connection that is gone")
 		}
 	})
@@ -112,32 +112,32 @@ func TestTrustComesBackWithAFreshWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := alone(t)
 		gen := reconnect(s)
-		if s.Hold(func(error) {}, func() {}) != nil || s.Trusted() {
+		if s.Trust.Hold(func(error) {}, func() {}) != nil || s.Trust.Trusted() {
 			t.Error("Hold() before the first write, want nil")
 		}
-		if err := s.Usable(); !errors.Is(err, errNotConfirmed) {
+		if err := s.Status.Usable(); !errors.Is(err, errNotConfirmed) {
 			t.Errorf("Usable() = %v before the first write, want %v", err, errNotConfirmed)
 		}
 		confirm(s)
-		sent := s.now()
+		sent := s.Status.now()
 		time.Sleep(trustOf(s) - time.Millisecond)
-		if !s.Trusted() {
+		if !s.Trust.Trusted() {
 			t.Error("Trusted() = false just before the deadline")
 		}
 		time.Sleep(time.Millisecond)
-		if s.Trusted() {
+		if s.Trust.Trusted() {
 			t.Error("Trusted() = true at the deadline")
 		}
 		up := make(chan error, 1)
-		s.Go(func() { up <- s.Settled() })
+		s.Status.Go(func() { up <- s.Status.Settled() })
 		synctest.Wait()
-		s.acknowledge(gen, sent, s.now())
-		if err := s.Usable(); !errors.Is(err, errNoQuorum) {
+		s.Trust.acknowledge(gen, sent, s.Status.now())
+		if err := s.Status.Usable(); !errors.Is(err, errNoQuorum) {
 			t.Errorf("Usable() = %v after the late answer to an old write, want %v", err, errNoQuorum)
 		}
 		confirm(s)
-		if err := s.Usable(); err != nil || !s.Trusted() {
-			t.Errorf("Usable() = %v, Trusted() = %v after a fresh write", err, s.Trusted())
+		if err := s.Status.Usable(); err != nil || !s.Trust.Trusted() {
+			t.Errorf("Usable() = %v, Trusted() = %v after a fresh write", err, s.Trust.Trusted())
 		}
 		synctest.Wait()
 		select {
@@ -167,11 +167,11 @@ func TestSessionIsGivenUpOneTimeoutAfterALapse(t *testing.T) {
 			renew()
 			overdue = make(chan struct{})
 			told := 0
-			s.Hold(func(error) { told++ }, func() { close(overdue) })
+			s.Trust.Hold(func(error) { told++ }, func() { close(overdue) })
 			time.Sleep(trustOf(s))
 			for range 2 {
-				if s.Left() > 0 || told != 1 || s.Trusted() || s.Held() != 0 {
-					t.Errorf("trusted: %v, told %d times, %d holds, want the holder to be told once", s.Trusted(), told, s.Held())
+				if s.Trust.Left() > 0 || told != 1 || s.Trust.Trusted() || s.Trust.Held() != 0 {
+					t.Errorf("trusted: %v, told %d times, %d holds, want the holder to be told once", s.Trust.Trusted(), told, s.Trust.Held())
 				}
 			}
 			return overdue
@@ -180,23 +180,23 @@ func TestSessionIsGivenUpOneTimeoutAfterALapse(t *testing.T) {
 		second := lapse()
 		await(t, "the first hold to be overdue", first)
 		synctest.Wait()
-		if err := s.Err(); err != nil {
+		if err := s.Status.Err(); err != nil {
 			t.Errorf("the session was given up (%v) one time-out after a lapse that had ended", err)
 		}
 		renew()
 		await(t, "the second hold to be overdue", second)
 		synctest.Wait()
-		if err := s.Err(); err != nil {
+		if err := s.Status.Err(); err != nil {
 			t.Errorf("the session was given up (%v) although it is trusted again", err)
 		}
 		third := lapse()
-		time.Sleep(s.Timeout() - 1)
-		if err := s.Err(); err != nil {
+		time.Sleep(s.Trust.Timeout() - 1)
+		if err := s.Status.Err(); err != nil {
 			t.Errorf("the session was given up (%v) before its time", err)
 		}
 		await(t, "the third hold to be overdue", third)
 		synctest.Wait()
-		if err := s.Err(); !errors.Is(err, ErrGivenUp) {
+		if err := s.Status.Err(); !errors.Is(err, ErrGivenUp) {
 			t.Errorf("Err() = %v one time-out after trust ran out, want %v", err, ErrGivenUp)
 		}
 	})
@@ -212,15 +212,15 @@ func TestSessionLooksAtItsClock(t *testing.T) {
 		confirm(s)
 		s.run()
 		began, lost := time.Now(), make(chan struct{})
-		s.Hold(func(error) { close(lost) }, func() {})
+		s.Trust.Hold(func(error) { close(lost) }, func() {})
 		await(t, "the holder to be told", lost)
 		if after := time.Since(began); after != trustOf(s) {
 			t.Errorf("the holder was told after %v, want %v", after, trustOf(s))
 		}
-		s.onState(zk.StateDisconnected)
-		w := s.Watch("/a", OnNode, nil)
+		s.requests.onState(zk.StateDisconnected)
+		w := s.Watches.Of("/a", OnNode, nil)
 		await(t, "an answer to the watch", w.Armed())
-		s.die(ErrExpired)
+		s.Trust.die(ErrExpired)
 		await(t, "the watch at the end of the session", w.Woken())
 	})
 }
@@ -229,10 +229,10 @@ func TestSessionLooksAtItsClock(t *testing.T) {
 func TestEndsWakeThoseThatWait(t *testing.T) {
 	t.Parallel()
 	waits := map[string]func(s *Session) error{
-		"AwaitUp": func(s *Session) error { return s.AwaitUp(context.Background()) },
-		"Await":   func(s *Session) error { return s.Await(context.Background(), nil) },
-		"Settled": func(s *Session) error { return s.Settled() },
-		"Retry":   func(s *Session) error { return s.Retry() },
+		"AwaitUp": func(s *Session) error { return s.Status.AwaitUp(context.Background()) },
+		"Await":   func(s *Session) error { return s.Status.Await(context.Background(), nil) },
+		"Settled": func(s *Session) error { return s.Status.Settled() },
+		"Retry":   func(s *Session) error { return s.Status.Retry() },
 	}
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
@@ -242,14 +242,14 @@ func TestEndsWakeThoseThatWait(t *testing.T) {
 					s := alone(t)
 					reconnect(s)
 					confirm(s)
-					s.onState(zk.StateDisconnected)
+					s.requests.onState(zk.StateDisconnected)
 					got := make(chan error, 1)
-					s.Go(func() { got <- wait(s) })
+					s.Status.Go(func() { got <- wait(s) })
 					synctest.Wait()
 					want := ErrExpired
 					if lapses {
 						time.Sleep(trustOf(s))
-						s.Trusted()
+						s.Trust.Trusted()
 						synctest.Wait()
 					}
 					if lapses && (name == "AwaitUp" || name == "Await") { // the others are for work that must not give up
@@ -258,8 +258,8 @@ func TestEndsWakeThoseThatWait(t *testing.T) {
 						if len(got) > 0 {
 							t.Errorf("%s() = %v before the end of the session", name, <-got)
 						}
-						s.die(ErrExpired)
-						s.die(ErrGivenUp) // the first reason stays
+						s.Trust.die(ErrExpired)
+						s.Trust.die(ErrGivenUp) // the first reason stays
 						synctest.Wait()
 					}
 					select {
@@ -284,45 +284,45 @@ func TestNothingBeginsAfterTheEnd(t *testing.T) {
 		gen := reconnect(s)
 		confirm(s)
 		told := 0
-		s.Hold(func(err error) {
+		s.Trust.Hold(func(err error) {
 			told++
 			if !errors.Is(err, ErrExpired) || !errors.Is(err, driver.ErrLeaseLost) {
 				t.Errorf("told of %v, want %v because of %v", err, driver.ErrLeaseLost, ErrExpired)
 			}
 		}, func() {})
-		s.die(ErrExpired)
-		s.die(ErrClosed)
-		if told != 1 || !errors.Is(s.Err(), ErrExpired) || s.Held() != 0 {
-			t.Errorf("told %d times, Err() = %v, %d holds, want one end by %v", told, s.Err(), s.Held(), ErrExpired)
+		s.Trust.die(ErrExpired)
+		s.Trust.die(ErrClosed)
+		if told != 1 || !errors.Is(s.Status.Err(), ErrExpired) || s.Trust.Held() != 0 {
+			t.Errorf("told %d times, Err() = %v, %d holds, want one end by %v", told, s.Status.Err(), s.Trust.Held(), ErrExpired)
 		}
-		if s.Go(func() { t.Error("Go() has run a function after the end") }) {
+		if s.Status.Go(func() { t.Error("Go() has run a function after the end") }) {
 			t.Error("Go() = true after the end")
 		}
-		if s.acknowledge(gen, s.now(), s.now()) || s.Trusted() {
+		if s.Trust.acknowledge(gen, s.Status.now(), s.Status.now()) || s.Trust.Trusted() {
 			t.Error("a write was acknowledged after the end")
 		}
-		if err := s.Pause(); !errors.Is(err, ErrExpired) {
+		if err := s.Status.Pause(); !errors.Is(err, ErrExpired) {
 			t.Errorf("Pause() = %v after the end, want %v", err, ErrExpired)
 		}
-		if _, err := s.confirmation(); err == nil {
+		if _, err := s.requests.confirmation(); err == nil {
 			t.Error("a deciding read may be sent after the end")
 		}
-		for range cap(s.slots) {
-			if _, err := s.ask("/a", nil, true); err == nil {
+		for range cap(s.Reads.slots) {
+			if _, err := s.Reads.ask("/a", nil, true); err == nil {
 				t.Error("ask() = nil after the end")
 			}
-			s.slots <- struct{}{}
+			s.Reads.slots <- struct{}{}
 		}
-		if _, err := s.ask("/a", nil, true); !errors.Is(err, ErrExpired) {
+		if _, err := s.Reads.ask("/a", nil, true); !errors.Is(err, ErrExpired) {
 			t.Errorf("ask() = %v without a slot after the end, want %v", err, ErrExpired)
 		}
-		if err := s.Barrier(context.Background()); !errors.Is(err, ErrExpired) {
+		if err := s.Pulse.Barrier(context.Background()); !errors.Is(err, ErrExpired) {
 			t.Errorf("Barrier() = %v after the end, want %v", err, ErrExpired)
 		}
-		w := s.Watch("/a", OnNode, nil)
+		w := s.Watches.Of("/a", OnNode, nil)
 		await(t, "an answer to a watch after the end", w.Armed())
 		await(t, "a watch after the end", w.Woken())
-		if _, err := w.Found(); !errors.Is(err, ErrExpired) || s.Watching("/a", OnNode) != nil {
+		if _, err := w.Found(); !errors.Is(err, ErrExpired) || s.Watches.all[WatchKey{"/a", OnNode}] != nil {
 			t.Errorf("Found() = %v after the end, want %v", err, ErrExpired)
 		}
 	})
@@ -336,15 +336,15 @@ func TestSessionTellsEachChange(t *testing.T) {
 		reconnect(s)
 		confirm(s)
 		var told []Event
-		s.announce(func(ev Event) { told = append(told, ev) })
-		s.onState(zk.StateDisconnected)
-		s.onState(zk.StateDisconnected) // it is no change
+		s.Status.announce(func(ev Event) { told = append(told, ev) })
+		s.requests.onState(zk.StateDisconnected)
+		s.requests.onState(zk.StateDisconnected) // it is no change
 		reconnect(s)
 		confirm(s)
 		time.Sleep(trustOf(s))
-		s.Trusted()
+		s.Trust.Trusted()
 		confirm(s)
-		s.die(ErrExpired)
+		s.Trust.die(ErrExpired)
 		want := []struct {
 			state State
 			err   error

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/go-zookeeper/zk"
@@ -40,67 +41,61 @@ func (w *Watch) Woken() <-chan struct{} { return w.woken }
 // Found returns the result of the read. It may be called once Armed is closed.
 func (w *Watch) Found() (Hint, error) { return w.node, w.err }
 
-type watchKey struct {
-	path string
-	kind Kind
+// WatchKey names a watch.
+type WatchKey struct {
+	Path string
+	Kind Kind
 }
 
 // watches are the watches of a session. mu is taken before status.mu.
-type watches struct {
-	*requests
+type Watches struct {
+	status   *Status
+	requests *requests
+	reads    *Reads
 
 	mu  sync.Mutex
-	all map[watchKey]*Watch
+	all map[WatchKey]*Watch
 }
 
 // Watch returns the watch of a path, and makes it if necessary. If fit is not nil and
 // refuses the result of the read, the watch is woken at once.
-func (ws *watches) Watch(path string, kind Kind, fit func(Hint) bool) *Watch {
+func (ws *Watches) Of(path string, kind Kind, fit func(Hint) bool) *Watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	key := watchKey{path, kind}
+	key := WatchKey{path, kind}
 	if w := ws.all[key]; w != nil {
 		return w
 	}
 	w := &Watch{armed: make(chan struct{}), woken: make(chan struct{})}
 	ws.all[key] = w
-	if !ws.Go(func() { ws.arm(key, w, fit) }) {
-		w.err = ws.Err()
+	if !ws.status.Go(func() { ws.arm(key, w, fit) }) {
+		w.err = ws.status.Err()
 		ws.fire(key)
 		close(w.armed)
 	}
 	return w
 }
 
-// Watching returns the watch of a path, or nil.
-func (ws *watches) Watching(path string, kind Kind) *Watch {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	return ws.all[watchKey{path, kind}]
-}
-
 // questions are the reads for each kind.
 var questions = map[Kind]Question{OnNode: ofNodeW, OnExists: ofExistsW, OnChildren: ofChildrenW}
 
-// Watched lists the paths of all watches.
-func (ws *watches) Watched() (paths []string) {
+// Watched returns all watches. It is for tests. No other way shows that a caller waits already, or
+// that a call has left no watch.
+func (ws *Watches) Watched() map[WatchKey]*Watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	for key := range ws.all {
-		paths = append(paths, key.path)
-	}
-	return paths
+	return maps.Clone(ws.all)
 }
 
 // arm makes the read.
-func (ws *watches) arm(key watchKey, w *Watch, fit func(Hint) bool) {
+func (ws *Watches) arm(key WatchKey, w *Watch, fit func(Hint) bool) {
 	defer close(w.armed)
-	gen, gone := ws.connection()
-	w.node, w.err = ws.Hint(key.path, questions[key.kind])
-	if w.err == nil && (w.node.Exists || key.kind == OnExists) && (fit == nil || fit(w.node)) {
+	gen, gone := ws.requests.connection()
+	w.node, w.err = ws.reads.Hint(key.Path, questions[key.Kind])
+	if w.err == nil && (w.node.Exists || key.Kind == OnExists) && (fit == nil || fit(w.node)) {
 		return
 	}
-	if now, err := ws.connection(); w.err != nil && ws.Err() == nil && (gone != nil || err != nil || now != gen) {
+	if now, err := ws.requests.connection(); w.err != nil && ws.status.Err() == nil && (gone != nil || err != nil || now != gen) {
 		return // the reconnect wakes it
 	}
 	ws.mu.Lock()
@@ -112,10 +107,10 @@ func (ws *watches) arm(key watchKey, w *Watch, fit func(Hint) bool) {
 
 // onEvent is the library's callback. The library's own events name their server. A
 // server may send a session event as well, but it says nothing new.
-func (ws *watches) onEvent(ev zk.Event) {
+func (ws *Watches) onEvent(ev zk.Event) {
 	switch {
 	case ev.Type == zk.EventSession && ev.Server != "":
-		ws.onState(ev.State)
+		ws.requests.onState(ev.State)
 		return
 	case ev.Type == zk.EventSession, ev.Type == zk.EventNotWatching:
 		return
@@ -123,16 +118,16 @@ func (ws *watches) onEvent(ev zk.Event) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ev.Type != zk.EventNodeChildrenChanged {
-		ws.fire(watchKey{ev.Path, OnNode})
-		ws.fire(watchKey{ev.Path, OnExists})
+		ws.fire(WatchKey{ev.Path, OnNode})
+		ws.fire(WatchKey{ev.Path, OnExists})
 	}
 	if ev.Type != zk.EventNodeDataChanged {
-		ws.fire(watchKey{ev.Path, OnChildren})
+		ws.fire(WatchKey{ev.Path, OnChildren})
 	}
 }
 
 // fire wakes the waiters of a watch. Needs mu.
-func (ws *watches) fire(key watchKey) {
+func (ws *Watches) fire(key WatchKey) {
 	if w := ws.all[key]; w != nil {
 		delete(ws.all, key)
 		close(w.woken)
@@ -140,7 +135,7 @@ func (ws *watches) fire(key watchKey) {
 }
 
 // fireAll wakes all waiters.
-func (ws *watches) fireAll() {
+func (ws *Watches) fireAll() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for key := range ws.all {

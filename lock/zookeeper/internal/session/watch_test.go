@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -17,7 +16,7 @@ func TestEventWakesItsWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := alone(t)
 		reconnect(s)
-		other := watchKey{"/other", OnNode}
+		other := WatchKey{"/other", OnNode}
 		for _, tt := range []struct {
 			ev    zk.Event
 			woken []Kind
@@ -29,16 +28,16 @@ func TestEventWakesItsWatches(t *testing.T) {
 			{zk.Event{Type: zk.EventNotWatching, Path: "/a"}, nil},
 			{zk.Event{Type: zk.EventSession, State: zk.StateExpired, Path: "/a"}, nil}, // from a server
 		} {
-			all := make(map[watchKey]*Watch)
-			for _, key := range []watchKey{{"/a", OnNode}, {"/a", OnExists}, {"/a", OnChildren}, other} {
+			all := make(map[WatchKey]*Watch)
+			for _, key := range []WatchKey{{"/a", OnNode}, {"/a", OnExists}, {"/a", OnChildren}, other} {
 				all[key] = &Watch{woken: make(chan struct{})}
 			}
-			s.watches.all = maps.Clone(all)
-			want := make(map[watchKey]bool)
+			s.Watches.all = maps.Clone(all)
+			want := make(map[WatchKey]bool)
 			for _, kind := range tt.woken {
-				want[watchKey{"/a", kind}] = true
+				want[WatchKey{"/a", kind}] = true
 			}
-			s.onEvent(tt.ev)
+			s.Watches.onEvent(tt.ev)
 			for key, w := range all {
 				woken := false
 				select {
@@ -46,16 +45,16 @@ func TestEventWakesItsWatches(t *testing.T) {
 					woken = true
 				default:
 				}
-				if woken != want[key] || (s.Watching(key.path, key.kind) == nil) != woken {
-					t.Errorf("after %+v: the watch of %v is woken: %v, kept: %v", tt.ev, key, woken, s.Watching(key.path, key.kind) != nil)
+				if woken != want[key] || (s.Watches.all[WatchKey{key.Path, key.Kind}] == nil) != woken {
+					t.Errorf("after %+v: the watch of %v is woken: %v, kept: %v", tt.ev, key, woken, s.Watches.all[WatchKey{key.Path, key.Kind}] != nil)
 				}
 			}
 		}
-		if err := s.Err(); err != nil {
+		if err := s.Status.Err(); err != nil {
 			t.Errorf("Err() = %v after an event that a server sent", err)
 		}
-		s.onEvent(zk.Event{Type: zk.EventSession, State: zk.StateExpired, Server: "here"})
-		if err := s.Err(); !errors.Is(err, ErrExpired) {
+		s.Watches.onEvent(zk.Event{Type: zk.EventSession, State: zk.StateExpired, Server: "here"})
+		if err := s.Status.Err(); !errors.Is(err, ErrExpired) {
 			t.Errorf("Err() = %v after the library's event, want %v", err, ErrExpired)
 		}
 	})
@@ -86,19 +85,19 @@ func TestWatchThatWasNotMadeIsWoken(t *testing.T) {
 				t.Errorf("Found() = %v, want %v", err, want)
 			}
 		}
-		w := s.Watch("/a", OnNode, nil)
-		if woken(w) || s.Watch("/a", OnNode, nil) != w {
+		w := s.Watches.Of("/a", OnNode, nil)
+		if woken(w) || s.Watches.Of("/a", OnNode, nil) != w {
 			t.Error("a watch without a connection is woken before there is one")
 		}
-		s.fireAll() // as a confirmed connection does
+		s.Watches.fireAll() // as a confirmed connection does
 		wantWoken(w, errNotConnected)
 		reconnect(s)
-		w = s.Watch("/a", OnNode, nil) // the library refuses the read, and the connection stays
+		w = s.Watches.Of("/a", OnNode, nil) // the library refuses the read, and the connection stays
 		wantWoken(w, zk.ErrConnectionClosed)
-		s.onState(zk.StateDisconnected)
-		s.Watch("/b", OnExists, nil)
-		if paths := s.Watched(); !slices.Equal(paths, []string{"/b"}) {
-			t.Errorf("Watched() = %q, want the one that waits for a connection", paths)
+		s.requests.onState(zk.StateDisconnected)
+		s.Watches.Of("/b", OnExists, nil)
+		if watched := s.Watches.Watched(); len(watched) != 1 || watched[WatchKey{"/b", OnExists}] == nil {
+			t.Errorf("Watched() = %v, want the one that waits for a connection", watched)
 		}
 	})
 }
@@ -109,9 +108,9 @@ func TestNextConnectionWakesAllWatches(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	w := &Watch{armed: make(chan struct{}), woken: make(chan struct{})}
-	r.s.watches.mu.Lock()
-	r.s.watches.all[watchKey{"/nothing", OnNode}] = w // it has no watch at the server
-	r.s.watches.mu.Unlock()
+	r.s.Watches.mu.Lock()
+	r.s.Watches.all[WatchKey{"/nothing", OnNode}] = w // it has no watch at the server
+	r.s.Watches.mu.Unlock()
 	r.proxy.Cut()
 	await(t, "the watch", w.Woken())
 }
@@ -142,12 +141,12 @@ func TestWatchSleepsOnWhatFits(t *testing.T) {
 		if tt.exists {
 			r.create(t, path, 0)
 		}
-		w := r.s.Watch(path, tt.kind, tt.fit)
+		w := r.s.Watches.Of(path, tt.kind, tt.fit)
 		await(t, "the read of the watch", w.Armed())
 		if n, err := w.Found(); err != nil || n.Exists != tt.exists {
 			t.Errorf("%d: Found() = %+v, %v, want a znode: %v", i, n, err, tt.exists)
 		}
-		if sleeps := r.s.Watching(path, tt.kind) == w; sleeps != tt.sleeps {
+		if sleeps := r.s.Watches.all[WatchKey{path, tt.kind}] == w; sleeps != tt.sleeps {
 			t.Errorf("%d: the watch sleeps: %v, want %v", i, sleeps, tt.sleeps)
 		}
 		if tt.sleeps {
@@ -155,7 +154,7 @@ func TestWatchSleepsOnWhatFits(t *testing.T) {
 			if tt.exists {
 				change = &zk.DeleteRequest{Path: path, Version: -1}
 			}
-			if got := r.s.Write(change); got.Outcome != Applied {
+			if got := r.s.Writes.Do(change); got.Outcome != Applied {
 				t.Fatalf("%d: Write() = %+v", i, got)
 			}
 		}

@@ -38,7 +38,7 @@ func Logger() *slog.Logger {
 // Conn returns the library's connection of a session, for requests without a pin.
 func Conn(t testing.TB, s *session.Session) (conn *zk.Conn) {
 	t.Helper()
-	if _, err := s.Look("/", func(c *zk.Conn, path string) (session.Node, error) {
+	if _, err := s.Reads.Look("/", func(c *zk.Conn, path string) (session.Node, error) {
 		conn = c
 		return session.Node{}, nil
 	}); err != nil {
@@ -213,11 +213,11 @@ func (r *Recorder[T]) Wait(t testing.TB, n int) []T {
 func KillSession(t testing.TB, s *session.Session, p *testserver.Proxy) {
 	t.Helper()
 	Until(t, "session killed", func() bool {
-		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.ID(), Password(p))
-		return err == nil || s.Err() != nil
+		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.Status.ID(), Password(p))
+		return err == nil || s.Status.Err() != nil
 	})
 	// If the client reconnects while a server is closing the session, the server lets it in
 	// and then answers nothing.
 	p.Cut()
-	Await(t, "session over", s.Over())
+	Await(t, "session over", s.Status.Over())
 }

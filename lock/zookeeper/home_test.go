@@ -41,31 +41,31 @@ func TestTwoFirstClientsAgree(t *testing.T) {
 	}
 }
 
-// Clients that use the same locks have the same base, and so the same domain.
-func TestBaseHasToMatch(t *testing.T) {
+// Clients that use the same locks have the same home, and so the same domain.
+func TestHomeHasToMatch(t *testing.T) {
 	t.Parallel()
 	cfg := sharedConfig(t)
 	one := open(t, cfg)
 	same := open(t, cfg)
 	if one.Domain() != same.Domain() {
-		t.Errorf("domains %q and %q with one base", one.Domain(), same.Domain())
+		t.Errorf("domains %q and %q with one home", one.Domain(), same.Domain())
 	}
 	other := cfg
-	other.Base = "/other"
+	other.Home = "/other"
 	c, err := Open(bounded(t), other)
 	if err == nil {
 		c.Abandon()
-		t.Fatal("Open() with another base for the same locks succeeded")
+		t.Fatal("Open() with another home for the same locks succeeded")
 	}
-	if !errors.Is(err, ErrBaseMismatch) || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), cfg.Chroot+"/idem") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("Open() = %q, want one line that wraps %q and names the base in use", err, ErrBaseMismatch)
+	if !errors.Is(err, ErrHomeMismatch) || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), cfg.Chroot+"/idem") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Open() = %q, want one line that wraps %q and names the home in use", err, ErrHomeMismatch)
 	}
-	// Other locks may have another base, also the same locks by another chroot.
+	// Other locks may have another home, also the same locks by another chroot.
 	other.Root = "/other/lock"
 	if open(t, other).Domain() == one.Domain() {
 		t.Error("other locks are of the same domain")
 	}
 	chroot := cfg
-	chroot.Chroot, chroot.Root, chroot.Base = "", cfg.Chroot+"/lock", cfg.Chroot+"/idem"
+	chroot.Chroot, chroot.Root, chroot.Home = "", cfg.Chroot+"/lock", cfg.Chroot+"/idem"
 	open(t, chroot)
 }
