@@ -54,6 +54,8 @@ CYCLONEDX_VERSION   := v1.10.0
 CYCLONEDX           := bin/cyclonedx-gomod-$(CYCLONEDX_VERSION)
 BUF_VERSION         := v1.66.1
 BUF                 := bin/buf-$(BUF_VERSION)
+GOTESTSUM_VERSION   := v1.13.0
+GOTESTSUM           := bin/gotestsum-$(GOTESTSUM_VERSION)
 GORELEASER_VERSION  := v2.15.1
 APIDIFF_VERSION     := v0.0.0-20261014143641-f0251eb4aa3e
 
@@ -64,7 +66,7 @@ BESIDE  := bench deploy examples/stripe examples/frameworks examples/jobs exampl
 MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
 # These take longest, so that make test begins with them.
-LONGEST := ./tests,./tokenstore/sql,./tokenstore/redis
+LONGEST := ./tests ./tokenstore/sql ./tokenstore/redis
 
 # What make cover looks at: the library without its drivers of tests and its generated code.
 CORE  ?= ./idem ./tokenstore/... ./lock/... ./middleware/... ./sweeper ./fence
@@ -81,17 +83,16 @@ help: ## list the targets
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://…, IDEMKEEPER_TEST_POSTGRES=postgres://…, IDEMKEEPER_TEST_MARIADB=mysql://… and IDEMKEEPER_TEST_MYSQL=mysql://… name servers to use."
 	@echo "  IDEMKEEPER_TEST_MARIADB_ROOT=/path/.matrix/trixie and IDEMKEEPER_TEST_MYSQL_ROOT=/path/.matrix/sid name those that make matrix has unpacked, to start."
 
-# The summary is built and not run with `go run`, which would add a line of its
-# own after the one that counts. The race detector needs cgo. A lazier garbage collector
+# gotestsum prints the results, and scripts/count.awk counts them. The race detector needs cgo. A lazier garbage collector
 # saves the compiler and the tests about a seventh of the time, and make lint has go vet.
 .PHONY: test
-test: servers bin/testsummary ## run every test with the race detector; the last line counts them
-	@GOGC=400 CGO_ENABLED=1 bin/testsummary $(if $(filter ./...,$(PKG)),-first $(LONGEST)) $(addprefix -C ,$(MODULES)) -race -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+test: servers $(GOTESTSUM) ## run every test with the race detector; the last line counts them
+	@GOGC=400 CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh $(if $(filter ./...,$(PKG)),-first '$(LONGEST)') $(addprefix -C ,$(MODULES)) -- -race -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
-# The summary adds -short, under which testserver skips each test that asks for a server.
+# The script adds -short, under which testserver skips each test that asks for a server.
 .PHONY: quick
-quick: bin/testsummary ## run the tests that need no server, in under a minute; the last line counts them and those left out
-	@GOGC=400 bin/testsummary -quick $(addprefix -C ,$(MODULES)) -p 6 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+quick: $(GOTESTSUM) ## run the tests that need no server, in under a minute; the last line counts them and those left out
+	@GOGC=400 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh -quick $(addprefix -C ,$(MODULES)) -- -p 6 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 .PHONY: bench
 bench: servers ## measure it beside its peers: tables, and lines "RATIO name value goal"
@@ -122,8 +123,8 @@ kills: servers ## kill services and connections (KILLS times) and databases (DAT
 		-run '^TestJoined(PaysOnceWhile(InstancesAre|TheDatabaseIs)Killed|PaysOnceWhileConnectionsAreCut|MisuseNeverPaysTwice)$$' ./tokenstore/sql
 
 .PHONY: matrix
-matrix: servers bin/testsummary ## run the suites of tokenstore/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts
-	@CGO_ENABLED=1 TIMEOUT=$(TIMEOUT) scripts/matrix.sh '$(ONLY)'
+matrix: servers $(GOTESTSUM) ## run the suites of tokenstore/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts
+	@CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) TIMEOUT=$(TIMEOUT) scripts/matrix.sh '$(ONLY)'
 
 .PHONY: simulate
 simulate: ## run SEEDS simulations of whole systems under faults, from seed FROM on; prints what fails and a line "FIGURE simulate"
@@ -141,14 +142,17 @@ mutants: servers ## put deliberate faults into copies, one after the other, and 
 changes: servers ## make small changes to PKG=./idem, one at a time, and count those that its tests notice; the last line is "FIGURE changes"
 	@$(GO) run ./internal/tools/changes $(CHANGES_FLAGS) $(PKG)
 
-# The profile is in bin/cover.out. CI does not run it, because it would run these tests twice.
+# `go tool cover -html bin/cover.out` shows the lines that no test reaches. CI does not run it, because it
+# would run these tests twice.
 .PHONY: cover
 cover: servers ## run the tests of the core packages, and print the share of statements that they reach; it fails below LEAST=92
-	@mkdir -p bin
+	@rm -rf bin/cover && mkdir -p bin/cover
 	@core=$$($(GO) list $(CORE) | grep -Ev '/(exchangetest|grpctest|zktest|recipetest|testproto/.*|proto/.*)$$'); \
-		$(GO) test -count=1 -timeout $(TIMEOUT) -coverprofile bin/cover.out -coverpkg $$(echo $$core | tr ' ' ,) $$core ./idem/idemtest ./cmd/idemctl ./console | \
-		sed -E 's/\tcoverage: .*//'
-	@$(GO) run ./internal/tools/coverage -least $(LEAST) bin/cover.out
+		$(GO) test -count=1 -timeout $(TIMEOUT) -cover -coverpkg $$(echo $$core | tr ' ' ,) $$core ./idem/idemtest ./cmd/idemctl ./console \
+		-args -test.gocoverdir=$(CURDIR)/bin/cover | sed -E 's/\tcoverage: .*//'
+	@$(GO) tool covdata textfmt -i bin/cover -o bin/cover.out
+	@$(GO) tool covdata percent -i bin/cover | awk -v least=$(LEAST) \
+		'{ low = $$3 + 0 < least; bad += low; print "COVER " $$3 "  " $$1 (low ? "  BELOW " least : "") } END { exit !NR || bad > 0 }'
 
 .PHONY: sbom
 sbom: $(CYCLONEDX) ## write the modules that the library and the programs are built from to bin/sbom.json, in CycloneDX
@@ -218,5 +222,6 @@ $(CYCLONEDX):
 	GOBIN=$(CURDIR)/bin/build CGO_ENABLED=0 $(GO) install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(CYCLONEDX_VERSION)
 	mv bin/build/cyclonedx-gomod $@ && rmdir bin/build
 
-bin/testsummary: $(wildcard internal/tools/testsummary/*.go)
-	@$(GO) build -o $@ ./internal/tools/testsummary
+$(GOTESTSUM):
+	GOBIN=$(CURDIR)/bin/build CGO_ENABLED=0 $(GO) install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+	mv bin/build/gotestsum $@ && rmdir bin/build

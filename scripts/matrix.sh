@@ -63,7 +63,7 @@ for line in "${servers[@]}"; do
 	version=$(chroot "$folder/$release" "$program" --version | grep -oE '[0-9]+\.[0-9]+\.[0-9]+' | head -n 1)
 	echo "== ${name%-*} $version"
 	log=$folder/$name.log
-	env "$variable=$folder/$release" bin/testsummary -race -p 1 -count=1 -timeout "${TIMEOUT:-30m}" \
+	env "$variable=$folder/$release" scripts/test.sh -- -race -p 1 -count=1 -timeout "${TIMEOUT:-30m}" \
 		-skip "/^($others|$other)$|//^($others|$other)$" ./tokenstore/sql ./fence 2>&1 | tee "$log" || true
 	counts=$(tail -n 1 "$log")
 	[[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]] || counts="0 passed, 1 failed" # the run itself has failed

@@ -3,8 +3,11 @@ package tests
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // make test counts a skipped test as failed, unless it were run in the way of
@@ -15,8 +18,8 @@ func TestFullRunLeavesNoTestOut(t *testing.T) {
 	if err != nil {
 		t.Fatalf("make -n test: %v\n%s", err, out)
 	}
-	if run := string(out); !strings.Contains(run, "bin/testsummary -first") || strings.Contains(run, "-quick") || strings.Contains(run, "-short") {
-		t.Errorf("make test would run %q, want bin/testsummary without -quick and -short", run)
+	if run := string(out); !strings.Contains(run, "scripts/test.sh -first") || strings.Contains(run, "-quick") || strings.Contains(run, "-short") {
+		t.Errorf("make test would run %q, want scripts/test.sh without -quick and -short", run)
 	}
 	ci, err := os.ReadFile("../.ci/run")
 	if err != nil {
@@ -24,5 +27,65 @@ func TestFullRunLeavesNoTestOut(t *testing.T) {
 	}
 	if script := string(ci); !strings.Contains(script, "\nmake test ") || strings.Contains(script, "make quick") || strings.Contains(script, "step quick") {
 		t.Error(".ci/run does not end with make test")
+	}
+}
+
+// A package for each way in which a test run can go, run for real. What go test takes for a
+// success and is none counts as failed.
+func TestCountOfTests(t *testing.T) {
+	t.Parallel()
+	const head = "import (\n\t\"os\"\n\t\"testing\"\n)\n\nvar _ = os.Exit\n\n"
+	dir := t.TempDir()
+	for name, code := range map[string]string{
+		"pass": head + "func TestA(t *testing.T) { t.Run(\"x\", func(t *testing.T) {}) }",
+		"fail": head + "func TestA(t *testing.T) { t.Run(\"x\", func(t *testing.T) { t.Error(\"wrong\") }) }\nfunc TestB(t *testing.T) {}",
+		"skip": head + "func TestA(t *testing.T) { t.Skip(\"no reason\") }",
+		"here": head + "func TestA(t *testing.T) { t.Skip(\"" + testserver.NotRunHere + "SOME_VARIABLE names no server\") }",
+		"left": head + "func TestA(t *testing.T) { t.Skip(\"" + testserver.LeftOut + "\") }",
+		"main": head + "func TestMain(m *testing.M) { m.Run(); os.Exit(3) }\nfunc TestA(t *testing.T) {}",
+		"exit": head + "func TestA(t *testing.T) { os.Exit(0) }",
+		"hang": head + "func TestA(t *testing.T) { go func() { panic(\"out of bounds\") }(); select {} }",
+		"type": "import \"testing\"\n\nfunc TestA(t *testing.T) { var x int = \"text\" }",
+	} {
+		write(t, filepath.Join(dir, name, "p_test.go"), "package p\n\n"+code+"\n")
+	}
+	write(t, filepath.Join(dir, "go.mod"), "module m\n\ngo 1.26\n")
+	run := exec.Command("go", "test", "-json", "-trimpath", "./...")
+	run.Dir = dir
+	events, _ := run.Output() // some packages fail
+	file := filepath.Join(dir, "events")
+	write(t, file, string(events))
+	for quick, want := range map[string][]string{
+		"": {"NOT RUN: 1, SOME_VARIABLE names no server", "FAIL: m/fail TestA", "FAIL: m/fail TestA/x", "SKIPPED, which counts as failed: m/skip TestA",
+			"SKIPPED, which counts as failed: m/left TestA", "FAIL (the package itself): m/main", ": m/exit TestA", ": m/hang TestA",
+			"FAIL (the package itself): m/type", "4 passed, 8 failed"},
+		"1": {"NOT RUN: 1, SOME_VARIABLE names no server", "SKIPPED, which counts as failed: m/skip TestA", "4 passed, 7 failed, 1 left out"},
+	} {
+		out, err := exec.Command("awk", "-v", "quick="+quick, "-v", "status=1", "-f", "../scripts/count.awk", file).Output()
+		for _, line := range want {
+			if err == nil || !strings.Contains(string(out), line+"\n") {
+				t.Errorf("quick %q: %v, no line %q in\n%s", quick, err, line, out)
+			}
+		}
+	}
+	for events, want := range map[string]string{
+		"": "no test ran\n0 passed, 0 failed\n",
+		`{"Action":"start","Package":"p"}` + "\n" + `{"Action":"run","Package":"p","Test":"TestA"}` + "\n": "NEVER ENDED: p TestA\n0 passed, 1 failed\n",
+	} {
+		count := exec.Command("awk", "-f", "../scripts/count.awk")
+		count.Stdin = strings.NewReader(events)
+		if out, err := count.Output(); err == nil || !strings.HasSuffix(string(out), want) {
+			t.Errorf("events %q: %v, %q, want %q", events, err, out, want)
+		}
+	}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Runs go test in one module after the other and prints their results through gotestsum. The last
+# line is "N passed, N failed". Tests and subtests count alike.
+#
+#   scripts/test.sh [-quick] [-first "PACKAGES"] [-C DIR]... -- [flags of go test] PACKAGES
+#
+# go test begins with the packages in the order of its arguments. -first names packages of the first
+# module that take longest, so that nothing is left to wait for at the end.
+#
+# The first module, which is the largest, runs beside the others. Their results come after its own,
+# because results of two runs in one stream could cut each other's lines.
+#
+# scripts/count.awk says what counts as passed and failed. The exit status is 1 if anything failed or
+# no test ran. -quick runs go test with -short, and a test that needs a server counts as left out.
+# Otherwise -short is refused, so that a full run leaves out no test.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+# The command that gotestsum runs: the events of each module, and the first status that is not 0.
+if [[ ${1:-} == events ]]; then
+	first=$2 others=$3
+	shift 3
+	(
+		status=0
+		for dir in $others; do (cd "$dir" && "${GO:-go}" test -json "${@:1:$#-1}" -p=1 "${@:$#}") >>"$TEST_EVENTS.others" || status=$?; done
+		exit "$status"
+	) &
+	status=0
+	(cd "$first" && exec "${GO:-go}" test -json "${@:1:$#-1}" ${TEST_FIRST:-} "${@:$#}") || status=$?
+	wait $! || status=$?
+	cat "$TEST_EVENTS.others" 2>/dev/null || true
+	exit "$status"
+fi
+
+quick= dirs=()
+while [[ ${1:-} != -- ]]; do
+	case $1 in
+	-quick) quick=1 ;;
+	-first) export TEST_FIRST=$2 && shift ;;
+	-C) dirs+=("$2") && shift ;;
+	*) echo "test.sh: unknown argument $1" >&2 && exit 2 ;;
+	esac
+	shift
+done
+shift
+flags=("$@")
+if [[ $quick ]]; then
+	flags=(-short "${flags[@]}")
+else
+	for flag in "${flags[@]}"; do
+		if [[ $flag =~ ^--?(test\.)?short(=|$) ]]; then
+			echo "FAIL: $flag would leave tests out of a full run; use make quick"
+			echo "0 passed, 1 failed"
+			exit 1
+		fi
+	done
+fi
+((${#dirs[@]})) || dirs=(.)
+
+TEST_EVENTS=$(mktemp)
+export TEST_EVENTS
+trap 'rm -f "$TEST_EVENTS" "$TEST_EVENTS.others"' EXIT
+status=0
+"${GOTESTSUM:?names the program}" --format pkgname-and-test-fails --format-icons text ${quick:+--hide-summary skipped} \
+	--ignore-non-json-output-lines --jsonfile "$TEST_EVENTS" --raw-command -- \
+	"$here/test.sh" events "${dirs[0]}" "${dirs[*]:1}" "${flags[@]}" || status=$?
+awk -v quick="$quick" -v status="$status" -f "$here/count.awk" "$TEST_EVENTS"
