@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
+	"github.com/idemkeeper/idemkeeper/idem"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 )
 
@@ -70,8 +71,8 @@ func BenchmarkGRPC(b *testing.B) {
 
 func protectGRPC(b *testing.B) grpc.ServerOption {
 	b.Helper()
-	return grpc.UnaryInterceptor(idemgrpc.UnaryServerInterceptor(memoryEngine(b),
-		idemgrpc.WithPolicy(paymentsv1.PaymentService_CreatePayment_FullMethodName, policy)))
+	policies := []idem.Policy{policy.ForRoute(paymentsv1.PaymentService_CreatePayment_FullMethodName)}
+	return grpc.UnaryInterceptor(idemgrpc.MustNew(memoryEngine(b), policies).Unary())
 }
 
 // startGRPC serves payments and connects a client, as grpc-go does by default.

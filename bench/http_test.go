@@ -33,7 +33,7 @@ func BenchmarkHTTP(b *testing.B) {
 		compareHTTP(b, func(b *testing.B, protected bool, r *runs) func(string) int {
 			router := gin.New()
 			if protected {
-				router.Use(idemgin.Middleware(memoryEngine(b), policy))
+				router.Use(idemgin.MustNew(memoryEngine(b), policy))
 			}
 			router.POST("/pay", func(c *gin.Context) {
 				r.Add(1)

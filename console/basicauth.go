@@ -14,14 +14,14 @@ var (
 	errWrongPassword  = fmt.Errorf("%w: wrong name or password", ErrUnauthorised)
 )
 
-// BasicAuth returns a [Config].Authorise for HTTP basic authentication (RFC 7617). It knows the
+// BasicAuth returns an [Authorise] for HTTP basic authentication (RFC 7617). It knows the
 // password of each operator by name, and compares in constant time. An operator with an empty
 // password, such as that of a variable that is not set, is refused. Every operator has the given
 // rights, whose Name is not used. So Operator{} lets them read.
 //
 // The browser sends the password with each request, so serve the console over TLS. Guesses are
 // logged and not slowed down, so use long random passwords.
-func BasicAuth(passwords map[string]string, rights Operator) func(*http.Request) (Operator, error) {
+func BasicAuth(passwords map[string]string, rights Operator) Authorise {
 	hashes := make(map[string][sha256.Size]byte, len(passwords))
 	for name, password := range passwords {
 		if password != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"path"
@@ -12,6 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
+	"github.com/idemkeeper/idemkeeper/internal/routes"
 )
 
 // Operator is the person behind a request.
@@ -27,25 +29,22 @@ type Operator struct {
 	MaySeeResponses bool
 }
 
-// ErrUnauthorised is for [Config].Authorise. The console answers 401, and asks the browser for
+// Authorise names the operator behind a request, or refuses it. [ErrUnauthorised] is answered with
+// 401, and any other error with 403. It is called for every request, with a path relative to the
+// console. It must be safe for concurrent use. [BasicAuth] makes one.
+type Authorise = func(*http.Request) (Operator, error)
+
+// ErrUnauthorised is for an [Authorise]. The console answers 401, and asks the browser for
 // credentials if Config.Challenge is set.
 var ErrUnauthorised = errors.New("console: not authorised")
 
-// Config is what a console needs of its service. Engine and Authorise are required.
+// Config holds what a service may add to its console. The zero value is safe, and is the default.
 type Config struct {
-	// Engine settles outcomes, and tells about locks if its locker is an [driver.LockInspector].
-	Engine *idem.Engine
-	// Store is that of the engine by default. If it is an [driver.StoreInspector], the console shows
-	// earlier decisions, and finds settled records by operation ID.
-	Store driver.Store
-	// Policies gives the policy of a route, as for the sweeper. The console tells by it what
-	// happens next. Without it results and keys are kept for as long as the record says, or for
-	// the defaults if that is longer. It may be nil.
-	Policies func(route string) (idem.Policy, bool)
-	// Authorise names the operator behind a request, or refuses it. ErrUnauthorised is answered
-	// with 401, and any other error with 403. It is called for every request, with a path
-	// relative to the console. It must be safe for concurrent use. [BasicAuth] makes one.
-	Authorise func(*http.Request) (Operator, error)
+	// Policies are those of the routes, as for the sweeper. The Name of each is its route, and one
+	// without a Name is for all other routes. The console tells by them what happens next. Without
+	// them results and keys are kept for as long as the record says, or for the defaults if that is
+	// longer.
+	Policies []idem.Policy
 	// Challenge is the WWW-Authenticate header of a 401. By default there is none, except with
 	// [BasicAuth].
 	Challenge string
@@ -72,6 +71,8 @@ type Config struct {
 
 // Console is the operator's page. It is safe for concurrent use. Make it with [New].
 type Console struct {
+	engine *idem.Engine
+	store  driver.Store
 	cfg    Config
 	look   operate.Looker
 	guard  *guard
@@ -83,29 +84,40 @@ type Console struct {
 	lookUps chan struct{} // one for each that runs
 }
 
-// Handler is New for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
+// MustNew is [New] for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
 // error.
-func Handler(cfg Config) http.Handler {
-	c, err := New(cfg)
+func MustNew(engine *idem.Engine, authorise Authorise, cfg ...Config) *Console {
+	c, err := New(engine, authorise, cfg...)
 	if err != nil {
 		panic(err)
 	}
 	return c
 }
 
-// New returns a console, to be mounted under any path with http.StripPrefix. It refuses a Config
-// without an Authorise.
-func New(cfg Config) (*Console, error) {
+// New returns a console, to be mounted under any path with http.StripPrefix. The engine settles
+// outcomes, and tells about locks if its locker is an [driver.LockInspector]. If its store is an
+// [driver.StoreInspector], the console shows earlier decisions, and finds settled records by operation
+// ID. authorise sees every request. cfg may be left out, and there is at most one. The error is for
+// wrong wiring, such as no authorise.
+func New(engine *idem.Engine, authorise Authorise, config ...Config) (*Console, error) {
+	var cfg Config
 	switch {
-	case cfg.Authorise == nil:
-		return nil, errors.New("console: New needs Config.Authorise: without it everybody could settle payments")
-	case cfg.Engine == nil:
-		return nil, errors.New("console: New needs Config.Engine")
+	case len(config) > 1:
+		return nil, errors.New("console: New takes at most one Config")
+	case len(config) == 1:
+		cfg = config[0]
+	}
+	switch {
+	case authorise == nil:
+		return nil, errors.New("console: New needs an Authorise: without it everybody could settle payments")
+	case engine == nil:
+		return nil, errors.New("console: New needs an engine")
 	case cfg.TokenKey != nil && len(cfg.TokenKey) < 32:
 		return nil, errors.New("console: Config.TokenKey is shorter than 32 bytes")
 	}
-	if cfg.Store == nil {
-		cfg.Store = cfg.Engine.Store()
+	policies, err := routes.New(cfg.Policies)
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
 	}
 	if cfg.TokenKey == nil {
 		cfg.TokenKey = make([]byte, 32)
@@ -114,8 +126,8 @@ func New(cfg Config) (*Console, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	c := &Console{cfg: cfg, guard: newGuard(&cfg), mux: http.NewServeMux(), lookUps: make(chan struct{}, mostLookUps)}
-	c.look = operate.Looker{Store: cfg.Store, Policies: cfg.Policies, Locks: func(*driver.Record) driver.LockInspector { return cfg.Engine }}
+	c := &Console{engine: engine, store: engine.Store(), cfg: cfg, guard: newGuard(&cfg, authorise), mux: http.NewServeMux(), lookUps: make(chan struct{}, mostLookUps)}
+	c.look = operate.Looker{Store: c.store, Policies: policies.Of, Locks: func(*driver.Record) driver.LockInspector { return engine }}
 	c.strip.console, c.events.most = c, mostEvents
 	c.mux.HandleFunc("GET /{$}", c.inbox)
 	c.mux.HandleFunc("POST /find", c.find)

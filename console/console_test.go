@@ -24,17 +24,28 @@ import (
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	store := memorystore.New()
-	engine := newEngine(t, memorylock.New(), store)
-	for want, cfg := range map[string]console.Config{
-		"Authorise": {Engine: engine, Store: store},
-		"Engine":    {Store: store, Authorise: authorise},
-		"TokenKey":  {Engine: engine, Store: store, Authorise: authorise, TokenKey: []byte("short")},
+	engine := newEngine(t, memorylock.New(), memorystore.New())
+	for want, tt := range map[string]struct {
+		engine    *idem.Engine
+		authorise console.Authorise
+		cfg       []console.Config
+	}{
+		"Authorise":          {engine, nil, nil},
+		"engine":             {nil, authorise, nil},
+		"at most one Config": {engine, authorise, []console.Config{{}, {}}},
+		"TokenKey":           {engine, authorise, []console.Config{{TokenKey: []byte("short")}}},
+		"two policies":       {engine, authorise, []console.Config{{Policies: []idem.Policy{{}, {}}}}},
 	} {
-		if _, err := console.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := console.New(tt.engine, tt.authorise, tt.cfg...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New() without a good %s = %v, want an error", want, err)
 		}
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("MustNew() with wrong wiring did not panic")
+		}
+	}()
+	console.MustNew(engine, nil)
 }
 
 func TestNobodyElseIsServed(t *testing.T) {
@@ -367,6 +378,7 @@ func TestStoryTellsOfResolverAndDecisions(t *testing.T) {
 		r.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.StillUnknown(), errors.New("the ledger timed out")
 		})
+		r.serve()
 		r.inDoubt("k", nil)
 		ada := r.as("ada")
 		ada.settle("k", ada.storyOf("k"), "outcome", "not-applied", "reason", "never reached the bank")

@@ -1,12 +1,11 @@
 // Package console is a web page for operators. A service mounts it as an [net/http.Handler]:
 //
-//	page := console.Handler(console.Config{Engine: engine, Policies: policies,
-//		Authorise: func(r *http.Request) (console.Operator, error) { … },
-//	})
+//	authorise := func(r *http.Request) (console.Operator, error) { … }
+//	page := console.MustNew(engine, authorise, console.Config{Policies: policies})
 //	mux.Handle("/console/", http.StripPrefix("/console", page))
 //
-// With Policies it tells what happens next with a record. [New] is Handler with an error in
-// place of a panic. [BasicAuth] makes an Authorise for a few names and passwords.
+// With Policies it tells what happens next with a record. [New] is MustNew with an error in
+// place of a panic. [BasicAuth] makes an [Authorise] for a few names and passwords.
 //
 // It finds a key by its text and scope, its operation ID or its key ID. It lists the open records,
 // oldest first, with the attempts, the fences, whether the holder lives, the response that was on
@@ -38,7 +37,7 @@
 //
 // # Who may do what
 //
-// New refuses to make a console without [Config].Authorise, which sees every request. It names the
+// New refuses to make a console without an [Authorise], which sees every request. It names the
 // operator and says whether that operator may settle, and may see stored responses. By default an
 // operator only reads, and sees of a response the status, the size and the names of its headers.
 // Authorise also sees the method and the path. So a service can ask for a fresh sign-in before a

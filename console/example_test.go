@@ -19,24 +19,20 @@ func ExampleNew() {
 		return "ada", map[string]bool{"payments-oncall": true}
 	}
 
-	store := memorystore.New()
 	var page *console.Console
-	engine, err := idem.New(memorylock.New(), store, idem.WithObserver(func(ctx context.Context, ev telemetry.Event) { page.Observe(ctx, ev) }))
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(ctx context.Context, ev telemetry.Event) { page.Observe(ctx, ev) }))
 	if err != nil {
 		panic(err)
 	}
 	policy := idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()} // the one of the routes
-	page, err = console.New(console.Config{
-		Engine: engine, Store: store, Service: "payments",
-		Policies: func(route string) (idem.Policy, bool) { return policy, true },
-		Authorise: func(r *http.Request) (console.Operator, error) {
-			user, groups := signedIn(r)
-			if user == "" {
-				return console.Operator{}, console.ErrUnauthorised
-			}
-			return console.Operator{Name: user, MaySettle: groups["payments-oncall"]}, nil
-		},
-	})
+	authorise := func(r *http.Request) (console.Operator, error) {
+		user, groups := signedIn(r)
+		if user == "" {
+			return console.Operator{}, console.ErrUnauthorised
+		}
+		return console.Operator{Name: user, MaySettle: groups["payments-oncall"]}, nil
+	}
+	page, err = console.New(engine, authorise, console.Config{Service: "payments", Policies: []idem.Policy{policy}})
 	if err != nil {
 		panic(err)
 	}
@@ -50,13 +46,13 @@ func ExampleNew() {
 }
 
 // A console for two operators, in two lines of a service. Only the right password opens it.
-func ExampleHandler() {
+func ExampleMustNew() {
 	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
 	}
 	operators := console.BasicAuth(map[string]string{"ada": "ahF9Quoh4gee", "bob": "Choov5eiPh3o"}, console.Operator{MaySettle: true})
-	http.Handle("/console/", http.StripPrefix("/console", console.Handler(console.Config{Engine: engine, Authorise: operators})))
+	http.Handle("/console/", http.StripPrefix("/console", console.MustNew(engine, operators)))
 
 	for _, password := range []string{"", "ahF9Quoh4gee"} {
 		r := httptest.NewRequest(http.MethodGet, "/console/", nil)

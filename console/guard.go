@@ -17,13 +17,14 @@ import (
 
 // guard lets requests of operators through, and of nobody else.
 type guard struct {
-	cfg    *Config
-	origin *http.CrossOriginProtection
-	now    func() time.Time
+	cfg       *Config
+	authorise Authorise
+	origin    *http.CrossOriginProtection
+	now       func() time.Time
 }
 
-func newGuard(cfg *Config) *guard {
-	return &guard{cfg: cfg, origin: http.NewCrossOriginProtection(), now: time.Now}
+func newGuard(cfg *Config, authorise Authorise) *guard {
+	return &guard{cfg: cfg, authorise: authorise, origin: http.NewCrossOriginProtection(), now: time.Now}
 }
 
 // policy allows the console's own files and nothing else. form-action and frame-ancestors do not
@@ -56,7 +57,7 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	op, err := g.cfg.Authorise(r)
+	op, err := g.authorise(r)
 	switch {
 	case errors.Is(err, ErrUnauthorised):
 		if errors.Is(err, errWrongPassword) { // the name is not logged, because it may be a password in the wrong field

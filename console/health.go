@@ -126,10 +126,10 @@ func (c *Console) examine(ctx context.Context) report {
 }
 
 func (c *Console) checkLocks(ctx context.Context) (Level, string) {
-	if domain, err := c.cfg.Engine.DomainOf(ctx, driver.KeyID{}); err == nil && domain == driver.JoinedDomain {
+	if domain, err := c.engine.DomainOf(ctx, driver.KeyID{}); err == nil && domain == driver.JoinedDomain {
 		return OK, "Joined transactions take the place of locks."
 	}
-	if err := c.cfg.Engine.PingLock(ctx); err != nil {
+	if err := c.engine.PingLock(ctx); err != nil {
 		c.cfg.Log.WarnContext(ctx, "console: lock service", "err", err)
 		return Fail, "The lock service does not answer. New requests are refused."
 	}
@@ -137,7 +137,7 @@ func (c *Console) checkLocks(ctx context.Context) (Level, string) {
 }
 
 func (c *Console) checkStore(ctx context.Context) (Level, string) {
-	err := c.cfg.Store.Ping(ctx)
+	err := c.store.Ping(ctx)
 	switch {
 	case err == nil:
 		return OK, "The token store accepts new records."
@@ -149,7 +149,7 @@ func (c *Console) checkStore(ctx context.Context) (Level, string) {
 }
 
 func (c *Console) checkReplicas(ctx context.Context) (Level, string) {
-	s, ok := c.cfg.Store.(replicated)
+	s, ok := c.store.(replicated)
 	if !ok {
 		return None, "This store does not tell of replicas."
 	}
@@ -185,7 +185,7 @@ func (c *Console) countOpen(ctx context.Context, rep *report) (open, domains Hea
 	seen, oldest := 0, time.Time{}
 	var failed error // of a part of the store
 	for q := (driver.OpenQuery{Limit: countPage}); err == nil; {
-		page, listErr := c.cfg.Store.ListOpen(counting, q)
+		page, listErr := c.store.ListOpen(counting, q)
 		if rep.More = seen > 0 && len(page.Records) == 0 && counting.Err() != nil; rep.More {
 			break // the store is slow, and there are many
 		}
@@ -266,14 +266,14 @@ func (c *Console) gradeOpen(rep *report, seen int, oldest time.Duration) (Level,
 func (c *Console) gradeDomains(ctx context.Context, samples map[string]driver.KeyID, under map[string]int) (Level, string) {
 	foreign, records := 0, 0
 	for domain, id := range samples {
-		now, err := c.cfg.Engine.DomainOf(ctx, id)
+		now, err := c.engine.DomainOf(ctx, id)
 		if err != nil {
 			return None, "This lock service does not tell its domain now."
 		}
 		if now == domain {
 			continue
 		}
-		if retired, err := c.cfg.Store.DomainRetired(ctx, domain); err != nil || retired {
+		if retired, err := c.store.DomainRetired(ctx, domain); err != nil || retired {
 			continue
 		}
 		foreign++

@@ -126,7 +126,7 @@ func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
 		open.State, _ = driver.ParseState(q.State) // parseQuery has checked it
 	}
 	for {
-		page, err := c.cfg.Store.ListOpen(ctx, open)
+		page, err := c.store.ListOpen(ctx, open)
 		if err != nil && len(page.Records) == 0 && page.Next == nil && l.Scanned == 0 {
 			return l, err
 		}

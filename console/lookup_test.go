@@ -283,7 +283,7 @@ func TestLookUpTakesTooLong(t *testing.T) {
 		var stuck atomic.Bool
 		stuck.Store(true)
 		end := make(chan struct{})
-		c, err := console.New(console.Config{Engine: engine, Authorise: authorise, LookUp: func(context.Context, string, string) (console.Found, error) {
+		c, err := console.New(engine, authorise, console.Config{LookUp: func(context.Context, string, string) (console.Found, error) {
 			if stuck.Load() {
 				<-end
 			}

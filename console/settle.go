@@ -182,7 +182,7 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	if f.Policy != nil {
 		policy = *f.Policy
 	}
-	settled, err := c.cfg.Engine.Decide(ctx, f.ID, rec.Attempt, resolution, d, &policy)
+	settled, err := c.engine.Decide(ctx, f.ID, rec.Attempt, resolution, d, &policy)
 	log := c.cfg.Log.With(slog.String("operation", f.ID.OperationID()), slog.String("operator", op.Name), slog.Uint64("attempt", uint64(rec.Attempt.Number)))
 	switch {
 	case err == nil:

@@ -285,7 +285,7 @@ func TestStoryWithoutHints(t *testing.T) {
 	r := newRig(t, backends["memory"])
 	r.inDoubt("k", nil)
 	var err error
-	if r.console, err = console.New(console.Config{Engine: r.engine, Authorise: authorise}); err != nil {
+	if r.console, err = console.New(r.engine, authorise); err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(http.StripPrefix("/ops/console", r.console))

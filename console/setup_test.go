@@ -196,27 +196,31 @@ func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.bu
 func newRig(t *testing.T, b backend) *rig {
 	t.Helper()
 	r := &rig{T: t, log: &locked{}, lookUp: cannotTell, policy: idem.Policy{AllowGlobalKeys: true, Name: route}}
-	var observe telemetry.Observer
 	r.engine, r.store = b(t, idem.WithObserver(func(ctx context.Context, ev telemetry.Event) {
-		if observe != nil {
-			observe(ctx, ev)
+		if r.console != nil {
+			r.console.Observe(ctx, ev)
 		}
 	}))
+	r.serve()
+	return r
+}
+
+// serve makes the console, with the policy of the rig.
+func (r *rig) serve() {
+	r.Helper()
 	var err error
-	r.console, err = console.New(console.Config{Engine: r.engine, Store: r.store, Service: "payments", ScopeHint: "the merchant, such as m", Idemctl: true, Challenge: `Basic realm="console"`,
-		Policies:  func(name string) (idem.Policy, bool) { return r.policy, name == route },
-		LookUp:    func(ctx context.Context, route, op string) (console.Found, error) { return r.lookUp(ctx, route, op) },
-		Authorise: authorise, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+	r.console, err = console.New(r.engine, authorise, console.Config{Service: "payments", ScopeHint: "the merchant, such as m", Idemctl: true, Challenge: `Basic realm="console"`,
+		Policies: []idem.Policy{r.policy},
+		LookUp:   func(ctx context.Context, route, op string) (console.Found, error) { return r.lookUp(ctx, route, op) },
+		Log:      slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {
-		t.Fatal(err)
+		r.Fatal(err)
 	}
-	observe = r.console.Observe
 	mux := http.NewServeMux()
 	mux.Handle("/ops/console/", http.StripPrefix("/ops/console", r.console))
 	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
+	r.Cleanup(server.Close)
 	r.url = server.URL + "/ops/console/"
-	return r
 }
 
 // authorise knows three operators.

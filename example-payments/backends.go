@@ -144,7 +144,7 @@ func (a *App) openRedis(ctx context.Context) error {
 	if a.cfg.TokenStore == storeRedis {
 		opts := []redisstore.Option{redisstore.WithLogger(a.log)}
 		if a.zookeeper != nil {
-			opts = append(opts, redisstore.WithWitnessIn(recipes.Registers(a.zookeeper)))
+			opts = append(opts, redisstore.WithWitness(recipes.Registers(a.zookeeper)))
 		}
 		if a.cfg.RedisReplicas > 0 {
 			opts = append(opts, redisstore.WithReplicas(a.cfg.RedisReplicas, replicaTimeout))

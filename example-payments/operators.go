@@ -123,10 +123,10 @@ func (a *App) makeConsole() (handler http.Handler, err error) {
 	if a.cfg.LocalOperators {
 		authorise = a.cfg.Operators.authoriseLocal
 	}
-	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
-		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
+	a.console, err = console.New(a.engine, authorise, console.Config{Service: "payments", Log: a.log,
+		Policies:  []idem.Policy{a.policy},
 		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
-		Authorise: authorise, TokenKey: a.cfg.ConsoleTokenKey, Challenge: `Basic realm="console", charset="UTF-8"`})
+		TokenKey: a.cfg.ConsoleTokenKey, Challenge: `Basic realm="console", charset="UTF-8"`})
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func (a *App) makeSweeper(resolver idem.Resolver) (err error) {
 	if a.markers != nil && a.joined == nil {
 		opts = append(opts, sweeper.WithChore(min(markerChore, a.cfg.MarkerRetention), a.removeMarkers))
 	}
-	a.sweeper, err = sweeper.New(a.engine, a.store, sweeper.ForAll(a.policy), opts...)
+	a.sweeper, err = sweeper.New(a.engine, []idem.Policy{a.policy}, opts...)
 	return err
 }
 

@@ -125,5 +125,5 @@ func WithCloser(c io.Closer) Option {
 // be free of effects outside of the transaction. 0, the default, tells the client to retry.
 //
 // It applies to [Engine.Do], to handlers of net/http, to unary calls of gRPC, and to Gin with
-// idemgin.WithRerun.
+// the middleware of package middleware/gin right in front of the handler.
 func WithConflictRetries(n int) Option { return func(c *config) { c.conflictRetries = n } }

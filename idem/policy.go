@@ -50,7 +50,7 @@ func ScopeFrom(key any) ScopeFunc {
 // zero value.
 type Policy struct {
 	// Scope finds the scope of a request in its context. The engine asks it unless
-	// [Operation].Scope or WithScope of an adapter gives the scope. Adapters refuse a policy
+	// [Operation].Scope or the config of an adapter gives the scope. Adapters refuse a policy
 	// with neither, unless it has AllowGlobalKeys.
 	Scope ScopeFunc
 	// AllowGlobalKeys lets all callers share one key space. A caller that guesses a key then

@@ -9,7 +9,7 @@
 //
 //	o := observe.New(observe.WithLogger(slog.Default()))
 //	engine, err := idem.New(locker, store, o.Engine())
-//	sweeper, err := sweeper.New(engine, store, policies, o.Sweeper())
+//	sweeper, err := sweeper.New(engine, policies, o.Sweeper())
 //
 // [New] uses the providers that the application has set with otel.SetMeterProvider and
 // otel.SetTracerProvider. Without providers, metrics and traces go nowhere.

@@ -221,7 +221,7 @@ func TestMetrics(t *testing.T) {
 		return b.pay(ctx)
 	}
 	_, _ = b.do("k3", during)
-	s, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), b.o.Sweeper(), sweeper.WithMinAge(0))
+	s, err := sweeper.New(b.engine, []idem.Policy{b.policy}, b.o.Sweeper(), sweeper.WithMinAge(0))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,14 +42,14 @@
 // decision per attempt. A leader can die half-way, because it keeps everything in the
 // store.
 //
-// Work is bounded. The sweeper reads pages of records and settles a few of them
-// at once. It pauses after each pass, longer after a long one. The pause before it
+// Work is bounded. The sweeper reads pages of 100 records and settles up to eight of them
+// at once. A resolver that may make fewer calls limits itself. The sweeper pauses after each pass, longer after a long one. The pause before it
 // looks at the same record again doubles each time, and the store does not read the
 // record meanwhile.
 //
 // No route holds up another one, and no record starves. A route whose provider takes
-// longer than a second, or whose records fail in a row, makes half as many calls as there
-// are workers beside those of the others, and tries those records first that were
+// longer than a second, or whose records fail in a row, makes four calls at a time
+// beside those of the others, and tries those records first that were
 // tried least.
 //
 // The sweeper is as right as the resolver. [idem.Resolver] has the promise of

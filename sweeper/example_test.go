@@ -17,7 +17,7 @@ import (
 // context ends.
 func ExampleNew() {
 	start := func(ctx context.Context, engine *idem.Engine, payments idem.Policy) error {
-		s, err := sweeper.New(engine, engine.Store(), sweeper.ForAll(payments), sweeper.WithObserver(func(_ context.Context, p sweeper.Pass) {
+		s, err := sweeper.New(engine, []idem.Policy{payments}, sweeper.WithObserver(func(_ context.Context, p sweeper.Pass) {
 			if p.Err != nil {
 				slog.Warn("sweep", "error", p.Err)
 			}
@@ -55,7 +55,7 @@ func ExampleSweeper_Run() {
 	}
 
 	settled := make(chan int, 1)
-	s, err := sweeper.New(engine, store, sweeper.ForAll(policy), sweeper.WithMinAge(0), sweeper.WithInterval(10*time.Millisecond),
+	s, err := sweeper.New(engine, []idem.Policy{policy}, sweeper.WithMinAge(0), sweeper.WithInterval(10*time.Millisecond),
 		sweeper.WithObserver(func(_ context.Context, p sweeper.Pass) {
 			if p.Applied > 0 {
 				settled <- p.Applied

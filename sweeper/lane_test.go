@@ -51,17 +51,15 @@ func (b *bundle) settledAfter(route string) time.Duration {
 }
 
 // byRoute asks a provider for each route. Those of routes that begin with "dead" do not answer.
-func (b *bundle) byRoute(dead func(context.Context) error) sweeper.Policies {
-	return func(route string) (idem.Policy, bool) {
-		p := b.policy
-		p.InDoubt = idem.AskResolver(b.resolver(func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
-			if strings.HasPrefix(route, "dead") {
-				return idem.StillUnknown(), dead(ctx)
-			}
-			return idem.NotApplied(), nil
-		}))
-		return p, true
-	}
+func (b *bundle) byRoute(dead func(context.Context) error) []idem.Policy {
+	p := b.policy
+	p.InDoubt = idem.AskResolver(b.resolver(func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		if strings.HasPrefix(in.Route, "dead") {
+			return idem.StillUnknown(), dead(ctx)
+		}
+		return idem.NotApplied(), nil
+	}))
+	return []idem.Policy{p}
 }
 
 // Providers that do not answer hold up no other route, and neither do records that fail.
@@ -183,18 +181,29 @@ func TestRouteThatRecovers(t *testing.T) {
 	})
 }
 
+// engineFails makes the engine of a bundle fail for some keys, with the store that it has.
+func (b *bundle) engineFails(fails func(driver.KeyID) bool) {
+	b.Helper()
+	var err error
+	if b.engine, err = idem.New(b.locker, &failingStore{Store: b.store, with: errDown, fails: fails}); err != nil {
+		b.Fatal(err)
+	}
+}
+
 // A route whose records fail in a row makes half as many calls as there are workers.
 func TestFailingRouteMakesHalfTheCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int32
 		b := setup(t, nil)
 		b.doubts("POST /pay", 100)
-		defer b.runWith(func(string) (idem.Policy, bool) {
+		b.engineFails(func(driver.KeyID) bool {
 			most.Store(max(most.Load(), running.Add(1)))
 			defer running.Add(-1)
 			time.Sleep(300 * time.Millisecond)
-			panic("no policy")
-		}, sweeper.WithWorkers(8))()
+			return true
+		})
+		b.policy.InDoubt = idem.AskResolver(says(idem.NotApplied()))
+		defer b.run(sweeper.WithWorkers(8))()
 		time.Sleep(10 * time.Second)
 		most.Store(0)
 		time.Sleep(time.Minute)
@@ -215,17 +224,13 @@ func TestFailuresWithSuccessesBetweenThem(t *testing.T) {
 			return idem.NotApplied(), nil
 		})
 		var fail sync.Map // by key, once
-		var err error
-		b.engine, err = idem.New(b.locker, &failingStore{Store: b.store, with: errDown, fails: func(id driver.KeyID) bool {
+		b.engineFails(func(id driver.KeyID) bool {
 			_, fails := fail.LoadAndDelete(id)
 			if fails {
 				failed.Add(1)
 			}
 			return fails
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		})
 		defer b.run(sweeper.WithWorkers(2))()
 		for _, key := range []string{"a", "b"} {
 			fail.Store(idOf(key), true)
@@ -247,12 +252,8 @@ func TestRecordThatFailedForLong(t *testing.T) {
 		var up atomic.Bool
 		b := setup(t, says(idem.NotApplied()))
 		b.interrupted("k")
-		defer b.runWith(func(string) (idem.Policy, bool) {
-			if !up.Load() {
-				panic("no policy")
-			}
-			return b.policy, true
-		})()
+		b.engineFails(func(driver.KeyID) bool { return !up.Load() })
+		defer b.run()()
 		time.Sleep(time.Hour)
 		up.Store(true)
 		time.Sleep(promised)

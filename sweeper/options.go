@@ -16,20 +16,20 @@ type config struct {
 	chores     []*chore
 	interval   time.Duration
 	minAge     time.Duration
-	page       int
-	workers    int
 	maxBackoff time.Duration
+	page       int // records that are read at a time
+	workers    int // records that are settled at a time
 }
 
 func newConfig(opts []Option) (config, error) {
 	c := config{lead: alwaysLead,
-		interval: 2 * time.Second, minAge: 2 * time.Second, page: 100, workers: 8, maxBackoff: 5 * time.Minute}
+		interval: 2 * time.Second, minAge: 2 * time.Second, maxBackoff: 5 * time.Minute, page: 100, workers: 8}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)
 		}
 	}
-	wrong := c.interval <= 0 || c.maxBackoff <= 0 || c.minAge < 0 || c.page < 1 || c.workers < 1 || c.lead == nil
+	wrong := c.interval <= 0 || c.maxBackoff <= 0 || c.minAge < 0 || c.lead == nil
 	for _, fn := range c.observers {
 		wrong = wrong || fn == nil
 	}
@@ -37,7 +37,7 @@ func newConfig(opts []Option) (config, error) {
 		wrong = wrong || ch.every <= 0 || ch.run == nil
 	}
 	if wrong {
-		return c, errors.New("sweeper: intervals, back-off, page and workers must be positive, and functions not nil")
+		return c, errors.New("sweeper: intervals and back-off must be positive, and functions not nil")
 	}
 	return c, nil
 }
@@ -80,14 +80,6 @@ func WithInterval(d time.Duration) Option { return func(c *config) { c.interval 
 // WithMinAge leaves attempts alone that began less than d ago by the store's
 // clock, 2 s by default. It saves the work of finding a live holder.
 func WithMinAge(d time.Duration) Option { return func(c *config) { c.minAge = d } }
-
-// WithPage is how many records are read at a time, 100 by default.
-func WithPage(n int) Option { return func(c *config) { c.page = n } }
-
-// WithWorkers is how many records are settled at a time, 8 by default. Each route that is
-// slow or fails has half as many beside them. When so many resolvers of a route hang, the
-// sweeper asks no more of that route.
-func WithWorkers(n int) Option { return func(c *config) { c.workers = n } }
 
 // WithMaxBackoff bounds the pause before an attempt in doubt is looked at again,
 // 5 min by default.

@@ -3,7 +3,6 @@ package sweeper
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -176,15 +175,7 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 	if r.err != nil {
 		return
 	}
-	defer func() { // the application's Policies may panic
-		if v := recover(); v != nil {
-			r.err = fmt.Errorf("sweeper: panic: %v", v)
-		}
-	}()
-	policy, ok := s.policies(r.row.Record.Route)
-	if !ok {
-		policy = idem.Policy{}
-	}
+	policy, _ := s.policies.Of(r.row.Record.Route)
 	policy.AllowGlobalKeys = true // the record's key ID has its scope, and a consumer's policy has none
 	if policy, r.err = policy.WithDefaults(); r.err != nil {
 		return

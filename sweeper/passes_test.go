@@ -42,28 +42,26 @@ func (b *bundle) old(keys ...string) {
 // What a pass tells is what happened to its records.
 func TestPassTellsWhatHappened(t *testing.T) {
 	for name, tt := range map[string]struct {
-		policies func(b *bundle) sweeper.Policies
+		policies func(b *bundle) []idem.Policy
 		want     sweeper.Pass
 		err      string // of the pass
 		reason   string // of the case
 	}{
-		"applied": {func(b *bundle) sweeper.Policies {
+		"applied": {func(b *bundle) []idem.Policy {
 			b.policy.InDoubt = idem.AskResolver(says(idem.Applied(idem.Response{Status: 201})))
-			return sweeper.ForAll(b.policy)
+			return []idem.Policy{b.policy}
 		}, sweeper.Pass{Looked: 1, Applied: 1}, "", ""},
-		"the resolver cannot tell": {func(b *bundle) sweeper.Policies {
+		"the resolver cannot tell": {func(b *bundle) []idem.Policy {
 			b.policy.InDoubt = idem.AskResolver(says(idem.StillUnknown()))
-			return sweeper.ForAll(b.policy)
+			return []idem.Policy{b.policy}
 		}, sweeper.Pass{Looked: 1, Unknown: 1, Queued: 1}, "", "the resolver cannot tell"},
-		"no resolver": {func(b *bundle) sweeper.Policies { return sweeper.ForAll(b.policy) },
+		"no resolver": {func(b *bundle) []idem.Policy { return []idem.Policy{b.policy} },
 			sweeper.Pass{Looked: 1, Unknown: 1, Queued: 1}, "", "the route has no resolver"},
-		"a policy that panics": {func(*bundle) sweeper.Policies {
-			return func(string) (idem.Policy, bool) { panic("boom") }
-		}, sweeper.Pass{Looked: 1, Failed: 1}, "boom", ""},
-		"a policy that is wrong": {func(b *bundle) sweeper.Policies {
-			b.policy.KeyTTL = -1
-			return sweeper.ForAll(b.policy)
-		}, sweeper.Pass{Looked: 1, Failed: 1}, "negative time", ""},
+		"a route without a policy": {func(b *bundle) []idem.Policy {
+			b.policy.InDoubt = idem.AskResolver(says(idem.Applied(idem.Response{Status: 201})))
+			b.policy.Name = "another route"
+			return []idem.Policy{b.policy}
+		}, sweeper.Pass{Looked: 1, Unknown: 1, Queued: 1}, "", "the route has no resolver"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -358,18 +356,12 @@ func TestFailedChoreIsTold(t *testing.T) {
 
 func TestNewTakesTheLeastOfEach(t *testing.T) {
 	b := setup(t, nil)
-	if _, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), sweeper.WithMinAge(0), sweeper.WithPage(1), sweeper.WithWorkers(1)); err != nil {
+	if _, err := sweeper.New(b.engine, []idem.Policy{{}}, sweeper.WithMinAge(0)); err != nil {
 		t.Errorf("New() = %v", err)
 	}
 	observed := sweeper.WithObserver(func(context.Context, sweeper.Pass) {})
 	chore := sweeper.WithChore(time.Hour, func(context.Context) error { return nil })
-	if _, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), sweeper.WithPage(0), observed, chore); err == nil {
-		t.Error("New() with a page of 0, an observer and a chore = nil, want an error")
-	}
-	if _, err := sweeper.New(b.engine, nil, sweeper.ForAll(b.policy)); err == nil {
-		t.Error("New() without a store = nil, want an error")
-	}
-	if _, err := sweeper.New(b.engine, b.store, nil); err == nil {
-		t.Error("New() without policies = nil, want an error")
+	if _, err := sweeper.New(b.engine, []idem.Policy{{}}, sweeper.WithInterval(0), observed, chore); err == nil {
+		t.Error("New() with an interval of 0, an observer and a chore = nil, want an error")
 	}
 }

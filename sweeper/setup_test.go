@@ -62,16 +62,17 @@ func says(r idem.Resolution) func(context.Context, idem.Interrupted) (idem.Resol
 // run starts a sweeper, and returns how to end it.
 func (b *bundle) run(opts ...sweeper.Option) (stop func()) {
 	b.Helper()
-	return b.runWith(sweeper.ForAll(b.policy), opts...)
+	return b.runWith([]idem.Policy{b.policy}, opts...)
 }
 
-func (b *bundle) runWith(policies sweeper.Policies, opts ...sweeper.Option) (stop func()) {
+func (b *bundle) runWith(policies []idem.Policy, opts ...sweeper.Option) (stop func()) {
 	b.Helper()
 	opts = append([]sweeper.Option{sweeper.WithInbox(b.inbox), sweeper.WithObserver(b.observe), nil}, opts...)
-	s, err := sweeper.New(b.engine, b.listed, policies, opts...)
+	s, err := sweeper.New(b.engine, policies, opts...)
 	if err != nil {
 		b.Fatal(err)
 	}
+	s.List(b.listed)
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()

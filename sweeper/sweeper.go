@@ -10,22 +10,14 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/routes"
 )
-
-// Policies gives the policy of a route. The sweeper uses its InDoubt and ResolverTimeout. Its
-// ResultTTL and KeyTTL count only if they are longer than those that the route had when the
-// attempt began, which are in the record. So an InDoubt alone is enough. Policies returns
-// false for an unknown route. Interrupted attempts of such a route become unknown.
-type Policies func(route string) (idem.Policy, bool)
-
-// ForAll is one policy for all routes.
-func ForAll(p idem.Policy) Policies { return func(string) (idem.Policy, bool) { return p, true } }
 
 // Sweeper settles open attempts. Make it with [New] and start [Sweeper.Run].
 type Sweeper struct {
 	engine   *idem.Engine
 	store    driver.Store
-	policies Policies
+	policies *routes.Policies
 	cfg      config
 
 	// These belong to the running term. Terms follow each other.
@@ -53,17 +45,36 @@ type attempt struct {
 	putOff  bool // because of its lane, so it is due when the lane recovers
 }
 
-// New returns a sweeper for the records of the engine's store.
-func New(engine *idem.Engine, store driver.Store, policies Policies, opts ...Option) (*Sweeper, error) {
-	if engine == nil || store == nil || policies == nil {
-		return nil, errors.New("sweeper: New needs an engine, its store and policies")
+// New returns a sweeper for the records of the engine's store. The Name of each policy is its route,
+// and a policy without a Name is for all other routes. The sweeper uses their InDoubt and
+// ResolverTimeout. ResultTTL and KeyTTL count only if they are longer than those that the route had when
+// the attempt began, which are in the record. So an InDoubt alone is enough. Interrupted attempts of a
+// route without a policy become unknown. The error is for wrong wiring, such as no policies, two for one
+// route, or an option out of range.
+func New(engine *idem.Engine, policies []idem.Policy, opts ...Option) (*Sweeper, error) {
+	if engine == nil || len(policies) == 0 {
+		return nil, errors.New("sweeper: New needs an engine and policies")
+	}
+	known, err := routes.New(policies)
+	if err != nil {
+		return nil, fmt.Errorf("sweeper: %w", err)
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
-	return &Sweeper{engine: engine, store: store, policies: policies, cfg: cfg,
+	return &Sweeper{engine: engine, store: engine.Store(), policies: known, cfg: cfg,
 		attempts: map[string]*attempt{}, places: map[place]*attempt{}, lanes: map[string]*lane{}, settled: make(chan *result)}, nil
+}
+
+// MustNew is [New] for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
+// error.
+func MustNew(engine *idem.Engine, policies []idem.Policy, opts ...Option) *Sweeper {
+	s, err := New(engine, policies, opts...)
+	if err != nil {
+		panic(err)
+	}
+	return s
 }
 
 // Run sweeps whenever this instance leads, until ctx ends. Then it finishes the

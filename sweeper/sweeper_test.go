@@ -129,7 +129,7 @@ func TestSettlingKeepsTheTimesOfTheRoute(t *testing.T) {
 		b := setup(t, nil)
 		b.policy.ResultTTL, b.policy.KeyTTL = 15*24*time.Hour, 30*24*time.Hour
 		b.interrupted("k")
-		stop := b.runWith(sweeper.ForAll(idem.Policy{InDoubt: idem.AskResolver(says(idem.Applied(idem.Response{Status: 201})))}), sweeper.WithInterval(time.Hour))
+		stop := b.runWith([]idem.Policy{{InDoubt: idem.AskResolver(says(idem.Applied(idem.Response{Status: 201})))}}, sweeper.WithInterval(time.Hour))
 		defer stop()
 		time.Sleep(14 * 24 * time.Hour)
 		b.wantState("k", driver.StateCompleted)
@@ -290,26 +290,6 @@ func TestForeignAttemptGoesToPeople(t *testing.T) {
 		}
 		time.Sleep(6 * time.Minute)
 		b.wantState("k", driver.StateReleased)
-	})
-}
-
-func TestPoliciesThatPanicStopNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, nil)
-		b.interrupted("k")
-		var calm atomic.Bool
-		stop := b.runWith(func(string) (idem.Policy, bool) {
-			if !calm.Load() {
-				panic("boom")
-			}
-			return idem.Policy{}, false
-		})
-		defer stop()
-		time.Sleep(time.Minute)
-		b.wantState("k", driver.StatePending)
-		calm.Store(true)
-		time.Sleep(time.Minute)
-		b.wantState("k", driver.StateUnknown)
 	})
 }
 
@@ -492,18 +472,31 @@ func TestLeadershipIsKeptUntilTheTermHasReturned(t *testing.T) {
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	b := setup(t, nil)
 	for name, opt := range map[string]sweeper.Option{
-		"interval": sweeper.WithInterval(0), "page": sweeper.WithPage(0), "workers": sweeper.WithWorkers(-1),
+		"interval": sweeper.WithInterval(0),
 		"back-off": sweeper.WithMaxBackoff(0), "age": sweeper.WithMinAge(-1),
 		"chore": sweeper.WithChore(0, func(context.Context) error { return nil }), "nil chore": sweeper.WithChore(time.Hour, nil),
 		"lead": sweeper.WithLead(nil), "observer": sweeper.WithObserver(nil),
 	} {
-		if _, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), opt); err == nil {
+		if _, err := sweeper.New(b.engine, []idem.Policy{b.policy}, opt); err == nil {
 			t.Errorf("New() with a wrong %s = nil, want an error", name)
 		}
 	}
-	if _, err := sweeper.New(nil, b.store, sweeper.ForAll(b.policy)); err == nil {
+	if _, err := sweeper.New(nil, []idem.Policy{b.policy}); err == nil {
 		t.Error("New() without an engine = nil, want an error")
 	}
+	for name, policies := range map[string][]idem.Policy{
+		"none": nil, "two for one route": {{Name: "pay"}, {Name: "pay"}}, "one that cannot work": {{KeyTTL: -1}},
+	} {
+		if _, err := sweeper.New(b.engine, policies); err == nil {
+			t.Errorf("New() with policies %q = nil, want an error", name)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("MustNew() without policies did not panic")
+		}
+	}()
+	sweeper.MustNew(b.engine, nil)
 }
 
 // refusing is an inbox that can be listed, and takes or forgets nothing.
@@ -561,20 +554,6 @@ func TestInboxThatRefusesIsToldOf(t *testing.T) {
 		b.wantState("third", driver.StateUnknown)
 		if b.inbox.size() != 3 {
 			t.Errorf("%d cases, want one for each key", b.inbox.size())
-		}
-	})
-}
-
-// A policy that cannot work settles nothing, and is told of.
-func TestPolicyThatCannotWorkIsToldOf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, nil)
-		b.interrupted("k")
-		defer b.runWith(sweeper.ForAll(idem.Policy{AllowGlobalKeys: true, KeyTTL: -1}))()
-		time.Sleep(time.Minute)
-		b.wantState("k", driver.StatePending)
-		if sum := b.sum(); sum.Failed == 0 {
-			t.Error("no failure was told")
 		}
 	})
 }

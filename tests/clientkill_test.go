@@ -28,10 +28,9 @@ const (
 	mortalLatency = 500 * time.Millisecond
 
 	// The lock of a dead holder lives for a session, and a call may meet several kills.
-	retryAttempts = 10_000
-	retryLimit    = 5 * time.Minute
-	retryFirst    = 50 * time.Millisecond
-	retryMost     = time.Second
+	retryLimit = 5 * time.Minute
+	retryFirst = 50 * time.Millisecond
+	retryMost  = time.Second
 )
 
 // Callers make calls without a key, each of them once, while the one instance is
@@ -133,7 +132,7 @@ func retryingHTTP(t testing.TB, in *instance, sent *atomic.Int64) client {
 
 // retryingTransport does not give up within the limits above.
 func retryingTransport(base http.RoundTripper) http.RoundTripper {
-	return idemhttp.NewTransport(base, idemhttp.WithKeysHonoured(), idemhttp.WithRetryAttempts(retryAttempts),
+	return idemhttp.MustNewTransport(base, idemhttp.WithKeysHonoured(),
 		idemhttp.WithRetryElapsed(retryLimit), idemhttp.WithRetryBackoff(retryFirst, retryMost))
 }
 
@@ -154,7 +153,7 @@ func dialRetrying(t testing.TB, target string, opts ...grpc.DialOption) *grpc.Cl
 	conn, err := grpc.NewClient(target, append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: waitLimit,
 			Backoff: backoff.Config{BaseDelay: retryFirst, Multiplier: 2, Jitter: 0.2, MaxDelay: retryMost}}),
-		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured(), idemgrpc.WithRetryAttempts(retryAttempts),
+		grpc.WithChainUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(idemgrpc.WithKeysHonoured(),
 			idemgrpc.WithRetryElapsed(retryLimit), idemgrpc.WithRetryBackoff(retryFirst, retryMost)))}, opts...)...)
 	if err != nil {
 		t.Fatal(err)

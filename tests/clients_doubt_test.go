@@ -116,7 +116,7 @@ func (b *doubtfulBank) serve(t *testing.T, inDoubt idem.InDoubt) (url string) {
 	fatal(t, err)
 	t.Cleanup(func() { _ = engine.Close(context.Background()) })
 	policy := idem.Policy{AllowGlobalKeys: true, InDoubt: inDoubt, HandlerTimeout: 50 * time.Millisecond}
-	protected := idemhttp.Middleware(engine, policy)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	protected := idemhttp.MustNew(engine, policy)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b.mu.Lock()
 		b.runs++
 		first := b.runs == 1

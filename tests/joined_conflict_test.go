@@ -202,7 +202,7 @@ func (m *meeting) transfer(ctx context.Context, tx *sql.Tx, from, to string) err
 
 // serveHTTP reports the error of the database itself, because net/http has no errors.
 func (m *meeting) serveHTTP() sender {
-	protect := idemhttp.Middleware(m.engine, m.policy)
+	protect := idemhttp.MustNew(m.engine, m.policy)
 	server := httptest.NewServer(protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Location", fmt.Sprint("/runs/", m.runs.Load()))
 		switch err := m.pay(r.Context(), r.URL.Query().Get("from")); {
@@ -260,7 +260,7 @@ func (s meetingServer) CreatePayment(ctx context.Context, r *paymentsv1.CreatePa
 }
 
 func (m *meeting) serveGRPC() sender {
-	interceptors, err := idemgrpc.New(m.engine, idemgrpc.WithPolicy(paymentsv1.PaymentService_CreatePayment_FullMethodName, m.policy), idemgrpc.WithReplayMetadata("run"))
+	interceptors, err := idemgrpc.New(m.engine, []idem.Policy{m.policy.ForRoute(paymentsv1.PaymentService_CreatePayment_FullMethodName)}, idemgrpc.Config{Replay: []string{"run"}})
 	if err != nil {
 		m.Fatal(err)
 	}

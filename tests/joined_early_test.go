@@ -119,8 +119,8 @@ func TestFailedCommitIsNotToldAsASuccessOverGRPC(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, insert := open(t)
-			protect, err := idemgrpc.New(joinedEngine(t, db), idemgrpc.WithPolicies(map[string]idem.Policy{
-				healthpb.Health_Check_FullMethodName: {AllowGlobalKeys: true}, healthpb.Health_Watch_FullMethodName: {AllowGlobalKeys: true}}))
+			protect, err := idemgrpc.New(joinedEngine(t, db), []idem.Policy{
+				{Name: healthpb.Health_Check_FullMethodName, AllowGlobalKeys: true}, {Name: healthpb.Health_Watch_FullMethodName, AllowGlobalKeys: true}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -192,7 +192,7 @@ func (s *payingHealth) Watch(_ *healthpb.HealthCheckRequest, stream grpc.ServerS
 }
 
 func plainRoute(engine *idem.Engine, h http.Handler) http.Handler {
-	return idemhttp.Middleware(engine, idem.Policy{AllowGlobalKeys: true})(h)
+	return idemhttp.MustNew(engine, idem.Policy{AllowGlobalKeys: true})(h)
 }
 
 // recoveredRoute ends a response whose handler has panicked as if it were whole.

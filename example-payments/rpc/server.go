@@ -84,9 +84,10 @@ const (
 func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, stopping: make(chan struct{})}
 	s.stop = sync.OnceFunc(func() { close(s.stopping) })
-	interceptors, err := idemgrpc.New(cfg.Engine,
-		idemgrpc.WithPolicy(paymentsv1.PaymentService_CreatePayment_FullMethodName, s.policy(false)),
-		idemgrpc.WithPolicy(paymentsv1.PaymentService_CreateTrade_FullMethodName, s.policy(true)))
+	interceptors, err := idemgrpc.New(cfg.Engine, []idem.Policy{
+		s.policy(paymentsv1.PaymentService_CreatePayment_FullMethodName, false),
+		s.policy(paymentsv1.PaymentService_CreateTrade_FullMethodName, true),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("rpc: %w", err)
 	}
@@ -100,7 +101,9 @@ func New(cfg Config) (*Server, error) {
 		grpc.ChainStreamInterceptor(s.recoverStream, s.authenticateStream, s.untilStopping, interceptors.Stream()))
 	paymentsv1.RegisterPaymentServiceServer(s.grpc, s)
 	// It serves keys of both kinds and both transports, because one resolver does.
-	idemgrpc.RegisterStatusServer(s.grpc, cfg.Engine, s.policy(false))
+	if err := idemgrpc.RegisterStatusServer(s.grpc, cfg.Engine, s.policy("", false)); err != nil {
+		return nil, fmt.Errorf("rpc: %w", err)
+	}
 	healthv1.RegisterHealthServer(s.grpc, &health{server: s, ready: payments.NewReadiness(cfg.Engine, cfg.Ledger)})
 	reflection.Register(s.grpc)
 	return s, nil
@@ -114,8 +117,8 @@ func measured(t *telemetry.Telemetry) stats.Handler {
 		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool { return !isOpen(info.FullMethodName) }))
 }
 
-func (s *Server) policy(issued bool) idem.Policy {
-	return idem.Policy{Scope: payments.Scope, IssuedTokens: issued, DuplicateWait: s.cfg.Wait, InDoubt: idem.AskResolver(s.cfg.Resolver)}
+func (s *Server) policy(method string, issued bool) idem.Policy {
+	return idem.Policy{Name: method, Scope: payments.Scope, IssuedTokens: issued, DuplicateWait: s.cfg.Wait, InDoubt: idem.AskResolver(s.cfg.Resolver)}
 }
 
 // Serve serves until Shutdown or Close, and then returns nil. It closes the

@@ -33,6 +33,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
@@ -103,19 +104,27 @@ func (s *Server) get(path string, page gin.HandlerFunc) {
 
 // routes sets up the routes that need an API key.
 func (s *Server) routes(v1 *gin.RouterGroup) error {
-	described := idemgin.WithDocumentation(documentation)
-	clientKey, err := idemgin.New(s.cfg.Engine, s.policy(false), described)
+	clientKeys, issuedTokens, cfg := s.policy(false), s.policy(true), exchange.Config{Documentation: documentation}
+	clientKey, err := idemgin.New(s.cfg.Engine, clientKeys, cfg)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	issuedToken, err := idemgin.New(s.cfg.Engine, s.policy(true), described)
+	issuedToken, err := idemgin.New(s.cfg.Engine, issuedTokens, cfg)
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	tokens, err := idemgin.TokenHandler(s.cfg.Engine, issuedTokens, idem.DefaultTokenTTL, cfg)
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	status, err := idemgin.StatusHandler(s.cfg.Engine, clientKeys, cfg)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	v1.POST("/payments", s.readOrder, s.received, s.mayCrash, s.logAnswered, clientKey, s.pay)
 	v1.POST("/trades", s.readOrder, s.logAnswered, issuedToken, s.pay)
-	v1.POST("/tokens", idemgin.TokenHandler(s.cfg.Engine, s.policy(true), idem.DefaultTokenTTL, described))
-	v1.GET("/idempotency", idemgin.StatusHandler(s.cfg.Engine, s.policy(false), described))
+	v1.POST("/tokens", tokens)
+	v1.GET("/idempotency", status)
 	v1.GET("/timeline", s.live)
 	v1.GET("/payments", s.listPayments)
 	v1.GET("/payments/:id", s.getPayment)

@@ -31,7 +31,7 @@ func main() {
 
 // client repeats a request with its key where that may help, for up to a minute. The server has
 // to honour keys.
-var client = &http.Client{Transport: idemhttp.NewTransport(http.DefaultTransport, idemhttp.WithKeysHonoured())}
+var client = &http.Client{Transport: idemhttp.MustNewTransport(http.DefaultTransport, idemhttp.WithKeysHonoured())}
 
 func post(ctx context.Context, url, key, body string) (status int, answer string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

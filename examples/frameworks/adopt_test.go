@@ -18,7 +18,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemfiber"
 	"github.com/idemkeeper/idemkeeper/idem"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -49,7 +48,7 @@ func echoRoutes(engine *idem.Engine, pay echo.HandlerFunc) (*echo.Echo, error) {
 	merchant := func(ctx context.Context) (string, error) {
 		return ctx.Value(idemecho.ContextKey{}).(echo.Context).Get("merchant").(string), nil
 	}
-	protect, err := idemecho.Middleware(engine, idem.Policy{Scope: merchant}, exchange.Config{})
+	protect, err := idemecho.New(engine, idem.Policy{Scope: merchant})
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +68,7 @@ func fiberRoutes(engine *idem.Engine, pay fiber.Handler) (*fiber.App, error) {
 	merchant := func(ctx context.Context) (string, error) {
 		return fiber.Locals[string](ctx.Value(idemfiber.ContextKey{}).(fiber.Ctx), "merchant"), nil
 	}
-	protect, err := idemfiber.Middleware(engine, idem.Policy{Scope: merchant}, exchange.Config{})
+	protect, err := idemfiber.New(engine, idem.Policy{Scope: merchant})
 	if err != nil {
 		return nil, err
 	}

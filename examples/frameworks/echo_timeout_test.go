@@ -19,7 +19,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
@@ -45,7 +44,7 @@ func TestEchosTimeoutIsNoticed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		protect, err := idemecho.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+		protect, err := idemecho.New(engine, idem.Policy{AllowGlobalKeys: true})
 		if err != nil {
 			t.Fatal(err)
 		}

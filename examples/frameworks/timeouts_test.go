@@ -17,7 +17,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemecho"
 	"github.com/idemkeeper/idemkeeper/idem"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -45,7 +44,7 @@ func TestTimeoutsThatPayOnce(t *testing.T) {
 	none := func(next http.Handler) http.Handler { return next }
 	onEcho := func(inside, outside []echo.MiddlewareFunc) func(*idem.Engine, http.Handler) (http.Handler, error) {
 		return func(engine *idem.Engine, pay http.Handler) (http.Handler, error) {
-			protect, err := idemecho.Middleware(engine, policy, exchange.Config{})
+			protect, err := idemecho.New(engine, policy)
 			e := echo.New()
 			e.POST("/pay", echo.WrapHandler(pay), append(append(outside, protect), inside...)...)
 			return e, err

@@ -2,9 +2,10 @@
 // clients use Stripe's libraries. It is an example to copy. It has a module of its own,
 // and its tests use stripe-go as the client.
 //
-//	protect := idemhttp.Middleware(engine, policy,
-//		idemhttp.WithMethods(http.MethodPost), // these clients send no key with a DELETE
-//		idemhttp.WithRefusals(stripe.Refusals("https://example.com/docs/keys")))
+//	protect := idemhttp.MustNew(engine, policy, exchange.Config{
+//		Methods: []string{http.MethodPost}, // these clients send no key with a DELETE
+//		Refuse:  stripe.Refusals("https://example.com/docs/keys"),
+//	})
 //
 // # When these clients retry
 //

@@ -16,7 +16,7 @@ type apiError struct {
 	DocURL  string `json:"doc_url,omitempty"`
 }
 
-// Refusals is for idemhttp.WithRefusals. documentation is the URL of the page that
+// Refusals is for Refuse of [exchange.Config]. documentation is the URL of the page that
 // describes the codes, or "".
 func Refusals(documentation string) func(http.ResponseWriter, *http.Request, *idem.Refusal) {
 	return func(w http.ResponseWriter, _ *http.Request, r *idem.Refusal) {

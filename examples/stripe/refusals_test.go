@@ -16,6 +16,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/examples/stripe"
 	"github.com/idemkeeper/idemkeeper/idem"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -39,8 +40,8 @@ func start(t *testing.T, handler http.HandlerFunc) *service {
 	}
 	t.Cleanup(func() { _ = engine.Close(context.Background()) })
 	s := &service{engine: engine, arrived: make(chan int64, 100)}
-	protect := idemhttp.Middleware(engine, idem.Policy{AllowGlobalKeys: true},
-		idemhttp.WithMethods(http.MethodPost), idemhttp.WithRefusals(stripe.Refusals(documentation)))
+	protect := idemhttp.MustNew(engine, idem.Policy{AllowGlobalKeys: true},
+		exchange.Config{Methods: []string{http.MethodPost}, Refuse: stripe.Refusals(documentation)})
 	protected := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.runs.Add(1)
 		handler(w, r)

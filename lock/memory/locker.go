@@ -36,8 +36,9 @@ type Locker struct {
 // Option changes how [New] makes a Locker.
 type Option func(*Locker)
 
-// WithDomain sets the name of the lock domain. By default each Locker has a random
-// UUID. Two Lockers may share a name only if one takes over from the other, or if
+// WithDomain sets the name of the lock domain. It is for a service of one process whose token store
+// outlives it: the next process then knows that the attempts of this one are over, and no operator has
+// to retire the domain. By default each Locker has a random UUID. Two Lockers may share a name only if one takes over from the other, or if
 // their keys differ. The empty name leaves the default.
 func WithDomain(name string) Option {
 	return func(l *Locker) {

@@ -47,11 +47,11 @@ func (rt *Route) replayResponse(c *Call, r *idem.Response, limit int64) {
 // refuse answers with a refusal in the route's format. If that writes nothing the
 // client would get 200, so the default format takes its place.
 func (rt *Route) refuse(c *Call, r *idem.Refusal) {
-	if c.Refuse != nil {
+	if rt.cfg.Refuse != nil {
 		w := newWriter(c, math.MaxInt64, math.MaxInt64)
 		w.buffered, w.implied = true, r.Code.HTTPStatus()
 		setRefusalHeaders(w.header, r)
-		if c.Refuse(w, r); w.begun() {
+		if rt.cfg.Refuse(w, c.known(), r); w.begun() {
 			w.send()
 			return
 		}
@@ -84,8 +84,11 @@ type problem struct {
 	MayHaveHappened bool   `json:"may_have_happened,omitempty"`
 }
 
-// WriteRefusal answers with a refusal in the default format. documentation is the URI
-// to which it points, or "". The client does not see r.Err.
+// WriteRefusal answers with a refusal as the middleware does by default, with status, Retry-After,
+// and a problem (RFC 9457) with the code. documentation is that of [Config], or "". The client does
+// not see r.Err. Handlers and other middleware can refuse in the same format, and so can
+// [Config].Refuse for refusals that it does not change. A handler that answers with a refusal leaves
+// its own outcome in doubt.
 func WriteRefusal(w http.ResponseWriter, r *idem.Refusal, documentation string) {
 	setRefusalHeaders(w.Header(), r)
 	p := problem{Title: r.Code.Title(), Status: r.Code.HTTPStatus(), Detail: r.Detail(), Code: r.Code,
@@ -118,7 +121,7 @@ type keyStatus struct {
 }
 
 // Status answers GET and HEAD with the state of the caller's key. Of the call it needs
-// Writer and Request, and uses ScopeContext and Refuse.
+// Writer and Request, and uses Context.
 func (rt *Route) Status(c Call) {
 	if !allowed(&c, http.MethodGet, http.MethodHead) {
 		return
@@ -150,12 +153,12 @@ type issuedToken struct {
 }
 
 // IssueToken answers POST with a new one-time token for the caller. Of the call it needs
-// Writer and Request, and uses ScopeContext and Refuse.
+// Writer and Request, and uses Context.
 func (rt *Route) IssueToken(c Call, ttl time.Duration) {
 	if !allowed(&c, http.MethodPost) {
 		return
 	}
-	scope, err := c.scope(&rt.policy)
+	scope, err := rt.scope(&c, &rt.policy)
 	var token idem.Token
 	if err == nil {
 		token, err = rt.engine.IssueToken(c.Request.Context(), scope, ttl)

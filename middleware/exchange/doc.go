@@ -13,8 +13,8 @@
 //
 // # Writing an adapter
 //
-//  1. Make a [Route] with [New] when the application sets up its routes. Report the
-//     error there. The framework's options fill in a [Config].
+//  1. Make a [Route] with [New] when the application sets up its routes, with the [Config] of the
+//     application. Report the error there, and have a form beside it that panics.
 //  2. For each request, make a [Call] and give it to [Route.Serve]. A framework on
 //     net/http has its writer and request. Any other framework makes an [http.Request]
 //     with method, RequestURI, URL, header, body and ContentLength, and a Writer that

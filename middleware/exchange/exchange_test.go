@@ -44,6 +44,8 @@ func (s *scripted) ReportRefused(_ context.Context, _ string, r *idem.Refusal) {
 	s.refused = append(s.refused, r.Code)
 }
 
+func (s *scripted) MayRunAgain(*idem.Operation) bool { return false }
+
 func (s *scripted) Nested(context.Context, *idem.Operation) (bool, error) { return false, nil }
 
 func (s *scripted) ReportUnprotected(context.Context, string) {}
@@ -85,7 +87,7 @@ func serve(t *testing.T, e engine, h http.HandlerFunc) *httptest.ResponseRecorde
 	r := httptest.NewRequest("POST", "/pay", strings.NewReader("{}"))
 	r.Header.Set(DefaultHeader, "k1")
 	w := httptest.NewRecorder()
-	x.Serve(Call{Writer: w, Request: r, ScopeContext: r.Context(), Route: "POST /pay",
+	x.Serve(Call{Writer: w, Request: r, Route: "POST /pay",
 		Next: func(c *Writer, r *http.Request) { h(c, r) }})
 	return w
 }
@@ -260,7 +262,7 @@ func TestRefusedIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := httptest.NewRequest("POST", "/", nil)
-	x.Serve(Call{Writer: httptest.NewRecorder(), Request: r, ScopeContext: r.Context()})
+	x.Serve(Call{Writer: httptest.NewRecorder(), Request: r})
 	if len(e.refused) != 1 || e.refused[0] != idem.CodeKeyMissing {
 		t.Errorf("refused = %v, want key-missing", e.refused)
 	}
@@ -308,7 +310,7 @@ func FuzzServe(f *testing.F) {
 			t.Fatal(err)
 		}
 		w := httptest.NewRecorder()
-		served := x.Serve(Call{Writer: w, Request: r, ScopeContext: r.Context(), Next: func(c *Writer, r *http.Request) {
+		served := x.Serve(Call{Writer: w, Request: r, Next: func(c *Writer, r *http.Request) {
 			ran = true
 			got, _ := io.ReadAll(r.Body)
 			if string(got) != string(body) {
@@ -374,14 +376,14 @@ func TestHandlerOfABypassedResponseRunsOnce(t *testing.T) {
 
 // The engine is told whether the handler may run again.
 func TestRunOnce(t *testing.T) {
-	for _, repeatable := range []bool{false, true} {
+	for _, again := range []bool{false, true} {
 		var once bool
 		e := &scripted{do: func(_ context.Context, op idem.Operation, _ idem.Handler) (idem.Result, error) {
 			once = op.RunOnce
 			return idem.Result{Response: idem.Response{Status: 200}, Replayed: true}, nil
 		}}
-		if serveCall(t, e, Call{Writer: newServer(), Repeatable: repeatable}); once == repeatable {
-			t.Errorf("RunOnce of a call that is repeatable (%v) = %v", repeatable, once)
+		if serveCall(t, e, Call{Writer: newServer(), RunAgain: again}); once == again {
+			t.Errorf("RunOnce of a call with RunAgain %v = %v", again, once)
 		}
 	}
 }
@@ -399,18 +401,6 @@ func TestHijackedConnectionIsNotBrokenOff(t *testing.T) {
 	}
 }
 
-// A format's own status stays, also when the code's is a failure.
-func TestRefusalInAFormatWithItsOwnStatus(t *testing.T) {
-	s := newServer()
-	serveCall(t, answers(idem.Result{}, idem.NewRefusal(idem.CodeUnavailable, nil)), Call{Writer: s, Refuse: func(w *Writer, _ *idem.Refusal) {
-		w.WriteHeader(429)
-		_, _ = io.WriteString(w, "later")
-	}})
-	if s.status() != 429 || s.Body.String() != "later" {
-		t.Errorf("refusal = %d %q, want the format's 429", s.status(), s.Body)
-	}
-}
-
 // An error of the engine reaches no client of the token handler.
 func TestIssueTokenRefuses(t *testing.T) {
 	rt, err := newRoute(&scripted{}, idem.Policy{AllowGlobalKeys: true}, Config{})
@@ -419,7 +409,7 @@ func TestIssueTokenRefuses(t *testing.T) {
 	}
 	for method, status := range map[string]int{"POST": 500, "GET": 405} {
 		r, w := httptest.NewRequest(method, "/tokens", http.NoBody), httptest.NewRecorder()
-		rt.IssueToken(Call{Writer: w, Request: r, ScopeContext: r.Context()}, time.Minute)
+		rt.IssueToken(Call{Writer: w, Request: r}, time.Minute)
 		if w.Code != status || strings.Contains(w.Body.String(), "secret") || (w.Header().Get("Allow") == "POST") != (status == 405) {
 			t.Errorf("%s: answer = %d %v %s, want %d", method, w.Code, w.Header(), w.Body, status)
 		}

@@ -23,7 +23,10 @@ func (rt *Route) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, err
 	if err != nil {
 		return idem.Operation{}, nil, err
 	}
-	operation := c.Operation
+	operation := ""
+	if rt.cfg.Operation != nil {
+		operation = rt.cfg.Operation(c.known())
+	}
 	if operation == "" {
 		operation = r.Method + " " + path(r)
 	}
@@ -51,12 +54,28 @@ func (rt *Route) keyAndScope(c *Call, policy *idem.Policy) (idem.Key, string, er
 	if err != nil {
 		return "", "", err
 	}
-	scope, err := c.scope(policy)
+	scope, err := rt.scope(c, policy)
 	return key, scope, err
 }
 
-func (c *Call) scope(policy *idem.Policy) (string, error) {
-	return policy.ScopeOf(cmp.Or(c.ScopeContext, c.Request.Context()))
+// requestKey is the key of the request in the context for [Config].Scope.
+type requestKey struct{}
+
+func (rt *Route) scope(c *Call, policy *idem.Policy) (string, error) {
+	ctx := cmp.Or(c.Context, c.Request.Context())
+	if rt.cfg.Scope != nil {
+		ctx = context.WithValue(ctx, requestKey{}, c.known())
+	}
+	return policy.ScopeOf(ctx)
+}
+
+// known returns the request for the functions of a [Config], whose context has what the framework
+// knows.
+func (c *Call) known() *http.Request {
+	if c.Context == nil {
+		return c.Request
+	}
+	return c.Request.WithContext(c.Context)
 }
 
 // path returns the path in the client's request. Middleware such as http.StripPrefix

@@ -26,30 +26,57 @@ const (
 	Replayed       = adapter.Marker
 )
 
-// Config holds the options of a route on every framework. The zero value is the default.
+// Config holds the settings of a route, the same for every framework. The zero value is safe, and
+// is the default. Constructors of adapters take it as their last argument, and it may be left out.
+//
+// The functions get the request as it came. If the framework has a context of its own, such as
+// [github.com/gin-gonic/gin.Context], the context of that request knows its values too.
 type Config struct {
+	// Scope finds the scope of a key in the request itself, if authentication leaves no principal
+	// in the context. It takes the place of [idem.Policy].Scope and follows [idem.ScopeFunc].
+	Scope func(*http.Request) (string, error)
 	// Header names the request header with the key. "" stands for [DefaultHeader].
 	Header string
+	// Methods lists the methods that need a key. Nil stands for all methods except GET, HEAD,
+	// OPTIONS, TRACE and QUERY, which are safe (RFC 9110, section 9.2.1). Requests of another
+	// method go straight to the handler, with or without a key. GET does not stand for HEAD.
+	Methods []string
+	// OptionalKey lets requests without a key through to the handler. It then runs outside of an
+	// execution, where [idem.CheckOwner] and [idem.DownstreamKey] return [idem.ErrNoExecution].
+	// Each such request is reported as [telemetry.EventUnprotected]. A malformed key is refused all the
+	// same. On a route for issued tokens it is a wiring error.
+	OptionalKey bool
+	// Operation says what a request does, for its fingerprint. It is for operations with several
+	// routes. Nil, and the answer "", stand for method and escaped path.
+	Operation func(*http.Request) string
+	// Compare lists request headers as a part of the request. A repeat with another value is
+	// refused as key-reused. "Host" stands for the host. Content-Type and Content-Encoding are
+	// always compared.
+	Compare []string
 	// Replay lists response headers to store and replay in addition to
 	// Content-Disposition, Content-Encoding, Content-Language, Content-Type, ETag and
 	// Location. Cookies, credentials, Date and hop-by-hop headers are an error.
 	Replay []string
-	// Compare lists request headers as a part of the request. A repeat with
-	// another value is refused as key-reused. "Host" stands for the host.
-	Compare []string
-	// Methods lists the methods that need a key. Nil stands for all methods except
-	// GET, HEAD, OPTIONS and TRACE, which are safe (RFC 9110, section 9.2.1).
-	Methods []string
-	// OptionalKey lets requests without a key through to the handler.
-	OptionalKey bool
 	// Streaming says that every response that the handler flushes is sent as it is written,
-	// and not kept for repeats. Otherwise only text/event-stream is. An engine from
-	// [idem.NewJoined] sends no part of a response early in any case.
+	// and repeats get result-unavailable. Otherwise only text/event-stream is sent so, and any
+	// other response is kept, flushed or not. An engine from [idem.NewJoined] sends no part of a
+	// response early in any case, and refuses to flush a stream ([http.ErrNotSupported]).
 	Streaming bool
-	// Documentation is the URI in refusals. Without it they have no type and no link.
+	// Documentation names the page about keys for clients, as an absolute URI or a path on this
+	// server. Refusals then have a problem type and a Link header
+	// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7). Both are the URI with the code
+	// as its fragment. Without it they have neither.
 	Documentation string
-	// StatusPolicies tell the status handler which routes resolve their doubts. Each
-	// has a Name. The last one with a name counts.
+	// Refuse writes refusals in the format of the application's other errors. It uses the code of
+	// the refusal with its status, its title, and Detail(). Err is not for clients. Retry-After and
+	// Cache-Control are set already. The status is that of the code unless Refuse writes another
+	// one. If Refuse is nil or writes nothing, [WriteRefusal] takes its place. A calling service
+	// recognises refusals of that format only.
+	Refuse func(http.ResponseWriter, *http.Request, *idem.Refusal)
+	// StatusPolicies tell the status handler which routes resolve their doubts. They are for routes
+	// with another policy than that of the handler. Each has as its Name the route, of any transport,
+	// as its adapter names it. Two for one route are a wiring error. Middleware and token handler
+	// ignore them.
 	StatusPolicies []idem.Policy
 }
 
@@ -62,6 +89,7 @@ type engine interface {
 	Nested(ctx context.Context, op *idem.Operation) (bool, error)
 	ReportUnprotected(ctx context.Context, route string)
 	ReportMisused(ctx context.Context, err error)
+	MayRunAgain(op *idem.Operation) bool
 	Joined() bool
 }
 
@@ -71,30 +99,40 @@ type Route struct {
 	policy idem.Policy
 	cfg    Config
 	replay adapter.Names
-	// statusPolicies are those of the config, last first, followed by policy.
+	// statusPolicies are those of the config, followed by policy.
 	statusPolicies []*idem.Policy
 }
 
-// New returns a route. It returns an error for wrong wiring, such as no engine, no scope, or
-// a forbidden header.
-func New(e *idem.Engine, policy idem.Policy, cfg Config) (*Route, error) {
-	if e == nil {
-		return nil, errors.New("no engine")
-	}
-	policy, err := policy.WithDefaults()
+// New returns a route. cfg may be left out, and there is at most one. New returns an error for
+// wrong wiring, such as no engine, no scope, or a forbidden header.
+func New(e *idem.Engine, policy idem.Policy, cfg ...Config) (*Route, error) {
+	c, err := adapter.One(cfg)
 	if err != nil {
 		return nil, err
 	}
-	rt := &Route{engine: e, policy: policy, cfg: cfg}
+	if e == nil {
+		return nil, errors.New("no engine")
+	}
+	if c.Scope != nil {
+		policy.Scope = func(ctx context.Context) (string, error) { return c.Scope(ctx.Value(requestKey{}).(*http.Request)) }
+	}
+	if policy, err = policy.WithDefaults(); err != nil {
+		return nil, err
+	}
+	rt := &Route{engine: e, policy: policy, cfg: c}
 	if err := rt.checkConfig(); err != nil {
 		return nil, err
 	}
-	if rt.replay, err = adapter.NewNames(replayed, cfg.Replay, adapter.IsToken); err != nil {
+	if rt.replay, err = adapter.NewNames(replayed, c.Replay, adapter.IsToken); err != nil {
 		return nil, err
 	}
-	rt.statusPolicies, err = adapter.StatusPolicies(cfg.StatusPolicies, &rt.policy)
+	rt.statusPolicies, err = adapter.StatusPolicies(c.StatusPolicies, &rt.policy)
 	return rt, err
 }
+
+// MayRunAgain reports whether a handler of the route may run again for one request
+// ([Call].RunAgain), because of [idem.WithConflictRetries].
+func (rt *Route) MayRunAgain() bool { return rt.engine.MayRunAgain(&idem.Operation{}) }
 
 // replayed lists the response headers for every route.
 var replayed = []string{

@@ -29,9 +29,9 @@ type Call struct {
 	// Kept is the body if middleware in front has read it from Request and the framework has kept
 	// it, as Gin does. It counts if the body in Request is used up. Nil stands for none.
 	Kept []byte
-	// ScopeContext is the argument of Policy.Scope. Nil stands for the context of
-	// Request.
-	ScopeContext context.Context
+	// Context is the context of Request with what the framework knows beside it. Policy.Scope gets
+	// it, and the functions of [Config] get a request with it. Nil stands for the context of Request.
+	Context context.Context
 	// Route is the pattern that matched. It names the policy if the policy has no
 	// Name.
 	Route string
@@ -43,26 +43,18 @@ type Call struct {
 	// an error that names it. The request is then refused as internal, with nothing consumed. It is
 	// called once the request is known to need a key. Nil stands for no check.
 	Misplaced func() error
-	// Operation says what the request does, for its fingerprint. "" stands for method
-	// and escaped path.
-	Operation string
 	// Next runs the handler with a request whose context is that of the execution, and
-	// writes its answer to w. Serve calls it at most once unless Repeatable is set, in its
+	// writes its answer to w. Serve calls it at most once unless RunAgain is set, in its
 	// own goroutine. A panic passes through Serve after it was recorded.
 	Next func(w *Writer, r *http.Request)
-	// Repeatable says that Next may be called again, after the joined transaction of the call
-	// before was rolled back because of a conflict ([idem.WithConflictRetries]). It gets a new
-	// Writer, and the request as it was before the first call. The adapter has to do the same for
+	// RunAgain says that Next can run the handler again, after the joined transaction of the run
+	// before was rolled back because of a conflict ([idem.WithConflictRetries]). Next then gets a new
+	// Writer, and the request as it was before the first run. The adapter has to do the same for
 	// what its framework keeps beside the request.
-	Repeatable bool
+	RunAgain bool
 	// Early is called right before a part of the response is sent while the handler runs. Nil
 	// stands for nothing to do.
 	Early func()
-	// Refuse writes a refusal in a format of the application. Cache-Control and
-	// Retry-After are set already. The status is that of the refusal's code unless
-	// Refuse writes another one. If Refuse writes nothing, or is nil, [WriteRefusal]
-	// takes its place.
-	Refuse func(w *Writer, r *idem.Refusal)
 }
 
 // Serve answers a request. It returns false, without an answer, if the adapter has to
@@ -111,7 +103,7 @@ func (rt *Route) refuseAt(ctx context.Context, c *Call, p *idem.Policy, r *idem.
 func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 	w := rt.newWriter(c, op.Policy)
 	ran, returned := false, false
-	op.RunOnce = !c.Repeatable
+	op.RunOnce = !c.RunAgain
 	in := input{request: c.Request, body: body}
 	defer in.end()
 	defer func() {

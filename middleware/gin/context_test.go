@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
@@ -47,8 +48,8 @@ func TestTransportDerivesTheKeyFromGinsContext(t *testing.T) {
 		t.Cleanup(bank.Close)
 		base := &http.Transport{}
 		t.Cleanup(base.CloseIdleConnections)
-		client := &http.Client{Transport: idemhttp.NewTransport(base, idemhttp.WithKeysHonoured())}
-		r.POST("/pay", idemgin.Middleware(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.AskResolver(notApplied)}), func(c *gin.Context) {
+		client := &http.Client{Transport: idemhttp.MustNewTransport(base, idemhttp.WithKeysHonoured())}
+		r.POST("/pay", idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.AskResolver(notApplied)}), func(c *gin.Context) {
 			for _, ctx := range []context.Context{c, c.Request.Context(), c.Copy()} {
 				req, err := http.NewRequestWithContext(ctx, http.MethodPost, bank.URL+"/charges", http.NoBody)
 				if err != nil {
@@ -135,7 +136,7 @@ func TestGinsContextOutsideOfTheExecution(t *testing.T) {
 func TestGinsContextOfAnExecutionWithin(t *testing.T) {
 	eachFallback(t, func(t *testing.T, r *gin.Engine) {
 		engine := newEngine(t)
-		mw := idemgin.Middleware(engine, idem.Policy{Scope: merchant})
+		mw := idemgin.MustNew(engine, idem.Policy{Scope: merchant})
 		var outer idem.Execution
 		runs := 0
 		check := func(c *gin.Context, same bool) {
@@ -153,7 +154,7 @@ func TestGinsContextOfAnExecutionWithin(t *testing.T) {
 			r.ServeHTTP(httptest.NewRecorder(), part)
 			c.Next()
 			check(c, true)
-		}, idemgin.Middleware(engine, idem.Policy{Scope: merchant, Name: "inner"}, idemgin.WithHeader("Inner-Key")), func(c *gin.Context) { check(c, false) })
+		}, idemgin.MustNew(engine, idem.Policy{Scope: merchant, Name: "inner"}, exchange.Config{Header: "Inner-Key"}), func(c *gin.Context) { check(c, false) })
 		send(r, "/pay", "k1", "Inner-Key", "k2")
 		if runs != 3 {
 			t.Errorf("%d handlers ran, want 3", runs)

@@ -1,6 +1,6 @@
 // Package idemgin makes Gin handlers safe to retry.
 //
-//	r.POST("/v1/payments", authenticate, idemgin.Middleware(engine, idem.Policy{Scope: merchant}), pay)
+//	r.POST("/v1/payments", authenticate, idemgin.MustNew(engine, idem.Policy{Scope: merchant}), pay)
 //
 // A request carries a key in its Idempotency-Key header. The first request with a key
 // runs the handlers after the middleware. Every repeat gets the stored status, body and
@@ -10,8 +10,8 @@
 // middleware/http describes that.
 //
 // Safe methods (GET, HEAD, OPTIONS, TRACE, QUERY) need no key and go straight to the handlers,
-// so r.Use(middleware) is fine. [WithMethods] and [WithOptionalKey] choose otherwise. The
-// host and the headers are not compared, unless [WithComparedHeaders] names them.
+// so r.Use(middleware) is fine. Methods and OptionalKey of [exchange.Config] choose otherwise. The
+// host and the headers are not compared, unless its Compare names them.
 //
 // # Where it goes
 //
@@ -73,7 +73,15 @@
 // middleware keeps, and the outcome and the replay are those of the target. Such a response is never
 // sent as a stream, and is kept up to [idem.Policy].MaxResponseHeld bytes. From there on c does not know the
 // execution unless ContextWithFallback is set or the target has this middleware too.
-// c.Request.Context() does. A handler that runs again ([WithRerun]) cannot use HandleContext.
+// c.Request.Context() does. Such a handler does not run again after a conflict.
 //
-// In the context of [idem.Policy].Scope, Value also finds the values of c.Set.
+// In the context of [idem.Policy].Scope, and of the requests that the functions of
+// [exchange.Config] get, Value also finds the values of c.Set, and the gin.Context itself under
+// [gin.ContextKey].
+//
+// # Running again after a conflict
+//
+// [idem.WithConflictRetries] runs the handler again if this middleware is right in front of it,
+// because Gin cannot run a chain twice. With other handlers in between the client gets the answer
+// of the first run, or unavailable, and retries.
 package idemgin

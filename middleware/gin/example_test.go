@@ -24,7 +24,7 @@ func Example() {
 	authenticate := func(c *gin.Context) { c.Set("merchant", "merchant_demo") }
 
 	r := gin.New()
-	r.POST("/v1/payments", authenticate, idemgin.Middleware(engine, idem.Policy{Scope: idem.ScopeFrom("merchant")}), func(c *gin.Context) {
+	r.POST("/v1/payments", authenticate, idemgin.MustNew(engine, idem.Policy{Scope: idem.ScopeFrom("merchant")}), func(c *gin.Context) {
 		fmt.Println("charging once")
 		c.JSON(http.StatusCreated, gin.H{"id": "p1"})
 	})
@@ -53,9 +53,9 @@ func ExampleTokenHandler() {
 	policy := idem.Policy{Scope: idem.ScopeFrom("merchant"), IssuedTokens: true}
 	r := gin.New()
 	r.Use(func(c *gin.Context) { c.Set("merchant", "merchant_demo") }) // the authentication
-	r.POST("/v1/tokens", idemgin.TokenHandler(engine, policy, 15*time.Minute))
-	r.GET("/v1/idempotency", idemgin.StatusHandler(engine, policy))
-	r.POST("/v1/trades", idemgin.Middleware(engine, policy), func(c *gin.Context) { c.Status(http.StatusCreated) })
+	r.POST("/v1/tokens", idemgin.MustTokenHandler(engine, policy, 15*time.Minute))
+	r.GET("/v1/idempotency", idemgin.MustStatusHandler(engine, policy))
+	r.POST("/v1/trades", idemgin.MustNew(engine, policy), func(c *gin.Context) { c.Status(http.StatusCreated) })
 
 	send := func(method, path, key string) *httptest.ResponseRecorder {
 		req := httptest.NewRequest(method, path, nil)

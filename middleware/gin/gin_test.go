@@ -11,14 +11,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -33,9 +32,9 @@ func newEngine(t testing.TB, opts ...idem.Option) *idem.Engine {
 	return engine
 }
 
-func protect(t testing.TB, opts ...idemgin.Option) gin.HandlerFunc {
+func protect(t testing.TB, cfg ...exchange.Config) gin.HandlerFunc {
 	t.Helper()
-	return idemgin.Middleware(newEngine(t), idem.Policy{Scope: merchant}, opts...)
+	return idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant}, cfg...)
 }
 
 func merchant(context.Context) (string, error) { return "m1", nil }
@@ -157,42 +156,6 @@ func TestHandlersBehindDoNotRunForRepeatsAndRefusals(t *testing.T) {
 	}
 }
 
-// What c.Stream has flushed is replayed, unless it is an event stream or the route streams.
-func TestStream(t *testing.T) {
-	stream := func(contentType string) gin.HandlerFunc {
-		return func(c *gin.Context) {
-			c.Header("Content-Type", contentType)
-			n := 0
-			c.Stream(func(w io.Writer) bool { n++; _, _ = io.WriteString(w, "x"); return n < 3 })
-		}
-	}
-	streaming := idemgin.Middleware(newEngine(t), idem.Policy{Scope: merchant}, idemgin.WithStreaming())
-	for name, tt := range map[string]struct {
-		router http.Handler
-		repeat string
-	}{
-		"text":            {router(protect(t), stream("text/plain")), "xxx"},
-		"events":          {router(protect(t), stream("text/event-stream")), "result-unavailable"},
-		"with the option": {router(streaming, stream("text/plain")), "result-unavailable"},
-	} {
-		srv := httptest.NewServer(tt.router)
-		defer srv.Close()
-		for i, want := range []string{"xxx", tt.repeat} {
-			req, _ := http.NewRequest("POST", srv.URL, nil)
-			req.Header.Set("Idempotency-Key", "k1")
-			resp, err := srv.Client().Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if !strings.Contains(string(body), want) {
-				t.Errorf("%s: request %d: %d %q, want %q", name, i, resp.StatusCode, body, want)
-			}
-		}
-	}
-}
-
 // gzipWriter is that of gin-contrib/gzip, in short.
 type gzipWriter struct {
 	gin.ResponseWriter
@@ -236,7 +199,7 @@ func TestGzipOutside(t *testing.T) {
 func TestScopeSeesWhatGinAndTheRequestCarry(t *testing.T) {
 	type principal struct{}
 	var got []any
-	mw := idemgin.Middleware(newEngine(t), idem.Policy{Scope: func(ctx context.Context) (string, error) {
+	mw := idemgin.MustNew(newEngine(t), idem.Policy{Scope: func(ctx context.Context) (string, error) {
 		got = []any{ctx.Value("merchant"), ctx.Value(principal{}), ctx.Value(gin.ContextKey) != nil, ctx.Value("nothing")}
 		return "m1", nil
 	}})
@@ -261,7 +224,7 @@ func TestRouteNamesThePolicy(t *testing.T) {
 		routes[ev.Route] = true
 	}))
 	r := gin.New()
-	r.POST("/payments/:id", idemgin.Middleware(engine, idem.Policy{Scope: merchant}), func(c *gin.Context) { c.Status(201) })
+	r.POST("/payments/:id", idemgin.MustNew(engine, idem.Policy{Scope: merchant}), func(c *gin.Context) { c.Status(201) })
 	send(r, "/payments/1", "k1")
 	send(r, "/payments/2", "")
 	if want := map[string]bool{"POST /payments/:id": true}; !reflect.DeepEqual(routes, want) {
@@ -269,59 +232,30 @@ func TestRouteNamesThePolicy(t *testing.T) {
 	}
 }
 
-// The hook for refusals has the request and the writer of the middleware, and not those of the
-// handlers. Nothing of it stays in the context, after the other handlers either.
-func TestContextOfRefusals(t *testing.T) {
-	locker, store := memorylock.New(), memorystore.New()
-	engine, err := idem.New(locker, store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close(context.Background()) })
-	var before, after, hooked *http.Request
-	var wBefore, wAfter gin.ResponseWriter
-	look := func(c *gin.Context) {
-		before, wBefore = c.Request, c.Writer
-		c.Next()
-		after, wAfter = c.Request, c.Writer
-	}
-	hook := idemgin.WithRefusals(func(c *gin.Context, r *idem.Refusal) {
-		hooked = c.Request
-		if err := http.NewResponseController(c.Writer).Flush(); !errors.Is(err, http.ErrNotSupported) {
-			t.Errorf("Flush() = %v, want %v", err, http.ErrNotSupported)
+// The functions of a config have the request of the middleware, and not that of the handlers, with
+// what Gin knows.
+func TestFunctionsOfAConfigSeeWhatGinKnows(t *testing.T) {
+	see := func(name string, r *http.Request) {
+		c, _ := r.Context().Value(gin.ContextKey).(*gin.Context)
+		if r.Context().Value("merchant") != "m1" || c == nil || r.URL.Path != "/p" {
+			t.Errorf("%s sees merchant %v, %s and Gin's context %v", name, r.Context().Value("merchant"), r.URL, c)
 		}
-		c.String(c.Writer.Status(), "%s", r.Code)
+	}
+	seen := 0
+	r := router(func(c *gin.Context) { c.Set("merchant", "m1") }, idemgin.MustNew(newEngine(t), idem.Policy{}, exchange.Config{
+		Scope:     func(r *http.Request) (string, error) { seen++; see("Scope", r); return "m1", nil },
+		Operation: func(r *http.Request) string { seen++; see("Operation", r); return "pay" },
+		Refuse: func(w http.ResponseWriter, r *http.Request, _ *idem.Refusal) {
+			seen++
+			see("Refuse", r)
+			_, _ = io.WriteString(w, "refused")
+		},
+	}), func(c *gin.Context) {
+		c.Request.URL.Path = "/elsewhere"
+		c.Data(409, "application/problem+json", []byte(`{"code":"in-progress"}`)) // another service's
 	})
-	policy := idem.Policy{Scope: merchant}
-	for method, tt := range map[string]struct {
-		h    gin.HandlerFunc
-		key  string
-		want string
-	}{
-		http.MethodPost: {idemgin.Middleware(engine, policy, hook), "k1", "ownership-lost"},
-		http.MethodGet:  {idemgin.StatusHandler(engine, policy, hook), "k 1", "key-invalid"},
-	} {
-		r := router(look, tt.h, func(c *gin.Context) {
-			x, ok := idem.FromContext(c)
-			if !ok {
-				return
-			}
-			locker.Revoke(x.KeyID)
-			rec, err := store.Get(t.Context(), x.KeyID)
-			if err == nil {
-				_, err = store.Settle(t.Context(), x.KeyID, driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased,
-					ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: driver.Decision{By: "operator"}})
-			}
-			if err != nil {
-				t.Errorf("settling from outside: %v", err)
-			}
-		})
-		req, w := httptest.NewRequest(method, "/p", http.NoBody), httptest.NewRecorder()
-		req.Header.Set("Idempotency-Key", tt.key)
-		r.ServeHTTP(w, req)
-		if w.Body.String() != tt.want || hooked != before || before != after || wBefore != wAfter {
-			t.Errorf("%s: answer = %d %s; the hook has the request of the middleware: %v; put back: %v, %v", method, w.Code, w.Body, hooked == before, before == after, wBefore == wAfter)
-		}
+	if w := send(r, "/p", "k1"); w.Code != 409 || w.Body.String() != "refused" || seen != 3 {
+		t.Errorf("answer = %d %q, %d functions called, want 3", w.Code, w.Body, seen)
 	}
 }
 
@@ -349,45 +283,20 @@ func TestContextIsPutBack(t *testing.T) {
 	}
 }
 
-func TestMiddlewarePanicsOnWiringErrors(t *testing.T) {
+// What the suite finds to be wrong wiring makes the other forms panic.
+func TestWrongWiringPanics(t *testing.T) {
 	for name, fn := range map[string]func(){
-		"Middleware":    func() { idemgin.Middleware(nil, idem.Policy{Scope: merchant}) },
-		"StatusHandler": func() { idemgin.StatusHandler(newEngine(t), idem.Policy{}) },
-		"no route": func() {
-			idemgin.StatusHandler(newEngine(t), idem.Policy{Scope: merchant}, idemgin.WithStatusPolicy("", idem.Policy{}))
-		},
-		"TokenHandler": func() { idemgin.TokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
+		"no engine": func() { idemgin.MustNew(nil, idem.Policy{Scope: merchant}) },
+		"no scope":  func() { idemgin.MustStatusHandler(newEngine(t), idem.Policy{}) },
+		"no time":   func() { idemgin.MustTokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
 	} {
 		func() {
 			defer func() {
 				if err, ok := recover().(error); !ok || !strings.HasPrefix(err.Error(), "idemgin: ") {
-					t.Errorf("%s panicked with %v", name, err)
+					t.Errorf("%s: panic with %v", name, err)
 				}
 			}()
 			fn()
 		}()
-	}
-}
-
-// A status policy is for the route as the middleware names it: method and
-// pattern.
-func TestStatusPolicyOfARoute(t *testing.T) {
-	engine, policy := newEngine(t), idem.Policy{Scope: merchant}
-	resolving := policy
-	resolving.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil })
-	down := func(c *gin.Context) { c.Status(http.StatusBadGateway) }
-	r := gin.New()
-	r.POST("/payments/:id", idemgin.Middleware(engine, resolving), down)
-	r.POST("/refunds/:id", idemgin.Middleware(engine, policy), down)
-	r.GET("/idempotency", idemgin.StatusHandler(engine, policy, idemgin.WithStatusPolicy("POST /payments/:id", resolving)))
-	for path, want := range map[string]string{"/payments/1": `"resolver":true`, "/refunds/1": `"resolver":false`} {
-		send(r, path, path)
-		req := httptest.NewRequest("GET", "/idempotency", nil)
-		req.Header.Set("Idempotency-Key", path)
-		w := httptest.NewRecorder()
-		r.ServeHTTP(w, req)
-		if got := w.Body.String(); !strings.Contains(got, `"state":"unknown"`) || !strings.Contains(got, want) {
-			t.Errorf("status of %s = %s, want it unknown, with %s", path, got, want)
-		}
 	}
 }

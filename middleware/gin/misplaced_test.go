@@ -37,7 +37,7 @@ func TestChainInAGoroutine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	protect := idemgin.Middleware(engine, idem.Policy{AllowGlobalKeys: true})
+	protect := idemgin.MustNew(engine, idem.Policy{AllowGlobalKeys: true})
 	runs := 0
 	pay := func(c *gin.Context) { runs++; c.String(http.StatusCreated, "paid") }
 	r := gin.New()

@@ -24,7 +24,7 @@ type writer struct {
 	size     int
 	reported int // errors in gin when the handlers, or their response, began
 	pushes   bool
-	rerun    bool // gin is a copy, for another run
+	again    bool // gin is a copy, for another run
 }
 
 var (
@@ -133,7 +133,7 @@ func (w *writer) finish() {
 		switch {
 		case !w.Written():
 			w.status = http.StatusInternalServerError
-		case aborted(w.gin, w.rerun):
+		case aborted(w.gin, w.again):
 			w.fail(http.StatusInternalServerError)
 		}
 	}

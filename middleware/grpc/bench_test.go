@@ -32,9 +32,9 @@ func quiet(b *testing.B) *bundle {
 func benchBundle(b *testing.B, protect bool) *bundle {
 	b.Helper()
 	s := quiet(b)
-	s.opts = []idemgrpc.Option{idemgrpc.WithPolicy(payoutMethod, s.policy)}
+	s.policies = s.policyOf(payoutMethod)
 	if protect {
-		s.opts = append(s.opts, idemgrpc.WithPolicy(transferMethod, s.policy))
+		s.policies = s.policyOf(payoutMethod, transferMethod)
 	}
 	return s.start()
 }
@@ -78,7 +78,7 @@ func BenchmarkInterceptor(b *testing.B) {
 	for name, key := range map[string]func(int) string{"fresh": strconv.Itoa, "replay": func(int) string { return "k" }} {
 		b.Run(name, func(b *testing.B) {
 			s := quiet(b)
-			unary := idemgrpc.UnaryServerInterceptor(s.engine, idemgrpc.WithPolicy(transferMethod, s.policy))
+			unary := idemgrpc.MustNew(s.engine, s.policyOf(transferMethod)).Unary()
 			info := &grpc.UnaryServerInfo{FullMethod: transferMethod}
 			req, resp := usual(), &walletv1.TransferResponse{Id: "t1", Amount: 1250}
 			handler := func(context.Context, any) (any, error) { return resp, nil }

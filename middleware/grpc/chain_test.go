@@ -32,7 +32,7 @@ func TestChainOfServices(t *testing.T) {
 		mu.Unlock()
 		return next(ctx, req)
 	}}
-	back.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured))}
+	back.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured))}
 	back.start()
 
 	front := setup(t)
@@ -117,7 +117,7 @@ func TestCallNames(t *testing.T) {
 				return nil, err
 			}
 		}
-		other := idemgrpc.UnaryClientInterceptor(named)(context.WithValue(ctx, name{}, "fee"), transferMethod, &walletv1.TransferRequest{Amount: 2}, nil, nil, f.invoke)
+		other := idemgrpc.MustUnaryClientInterceptor(named)(context.WithValue(ctx, name{}, "fee"), transferMethod, &walletv1.TransferRequest{Amount: 2}, nil, nil, f.invoke)
 		if !errors.Is(other, idem.ErrCallNameReused) {
 			t.Errorf("another call under a used name = %v, want %v", other, idem.ErrCallNameReused)
 		}
@@ -135,7 +135,7 @@ func TestCallNames(t *testing.T) {
 func TestClientMakesOneTransferOutOfALostAnswer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond)))}
+	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond)))}
 	var once sync.Once
 	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		once.Do(func() { go b.server.Stop() }) // the connection breaks under the call

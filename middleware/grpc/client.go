@@ -48,10 +48,20 @@ import (
 // sends nothing more that may have an effect, and returns [idem.ErrExecutionEnded].
 // Outside of a handler the key is random.
 //
-// Calls without a key are handed on as they are. UnaryClientInterceptor panics on options
-// that contradict themselves.
-func UnaryClientInterceptor(opts ...ClientOption) grpc.UnaryClientInterceptor {
-	return newClient(opts).unary
+// Calls without a key are handed on as they are. The error is for options that contradict
+// themselves.
+func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, error) {
+	o, err := newClient(opts)
+	if err != nil {
+		return nil, err
+	}
+	return o.unary, nil
+}
+
+// MustUnaryClientInterceptor is [UnaryClientInterceptor] for known-good wiring. Like
+// [regexp.MustCompile] it panics where that returns an error.
+func MustUnaryClientInterceptor(opts ...ClientOption) grpc.UnaryClientInterceptor {
+	return adapter.Must(UnaryClientInterceptor(opts...))
 }
 
 // StreamClientInterceptor does for server streams what [UnaryClientInterceptor] does for
@@ -60,17 +70,26 @@ func UnaryClientInterceptor(opts ...ClientOption) grpc.UnaryClientInterceptor {
 // key gets the recorded messages from the first on.
 //
 // Streams of requests get no key, because they cannot be made safe to retry.
-func StreamClientInterceptor(opts ...ClientOption) grpc.StreamClientInterceptor {
-	return newClient(opts).stream
+func StreamClientInterceptor(opts ...ClientOption) (grpc.StreamClientInterceptor, error) {
+	o, err := newClient(opts)
+	if err != nil {
+		return nil, err
+	}
+	return o.stream, nil
 }
 
-func newClient(opts []ClientOption) *clientOptions {
+// MustStreamClientInterceptor is [StreamClientInterceptor], and panics where that returns an error.
+func MustStreamClientInterceptor(opts ...ClientOption) grpc.StreamClientInterceptor {
+	return adapter.Must(StreamClientInterceptor(opts...))
+}
+
+func newClient(opts []ClientOption) (*clientOptions, error) {
 	o := &clientOptions{retry: resend.Default(), metadataKey: DefaultMetadataKey, keyed: hasEffects}
 	adapter.Apply(o, opts)
 	if err := o.validate(); err != nil {
-		panic(fmt.Errorf("idemgrpc: %w", err))
+		return nil, fmt.Errorf("idemgrpc: %w", err)
 	}
-	return o
+	return o, nil
 }
 
 func (o *clientOptions) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {

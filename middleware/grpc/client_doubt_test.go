@@ -99,8 +99,8 @@ func TestClientsNeitherGiveUpNorTakeAnotherKeyInDoubt(t *testing.T) {
 				}}
 				quick := idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond)
 				b.dial = []grpc.DialOption{
-					grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured, quick)),
-					grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(honoured, quick)),
+					grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured, quick)),
+					grpc.WithStreamInterceptor(idemgrpc.MustStreamClientInterceptor(honoured, quick)),
 				}
 				b.start()
 				if stream {

@@ -18,8 +18,8 @@ func TestClientsSendNothingForAnExecutionThatHasEnded(t *testing.T) {
 	t.Parallel()
 	back := setup(t)
 	back.dial = []grpc.DialOption{
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured)),
-		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(honoured)),
+		grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured)),
+		grpc.WithStreamInterceptor(idemgrpc.MustStreamClientInterceptor(honoured)),
 	}
 	back.start()
 	front := setup(t)

@@ -33,7 +33,7 @@ func streamServer(t *testing.T, payout func(attempt int64, s grpc.ServerStreamin
 	}}
 	server := grpc.NewServer()
 	walletv1.RegisterWalletServiceServer(server, w)
-	conn := serve(t, server, grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))))
+	conn := serve(t, server, grpc.WithStreamInterceptor(idemgrpc.MustStreamClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))))
 	return walletv1.NewWalletServiceClient(conn), &keys
 }
 
@@ -140,7 +140,7 @@ func TestStreamClientAfterTheHeader(t *testing.T) {
 func TestStreamsOfRequestsGetNoKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.dial = []grpc.DialOption{grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(honoured))}
+	b.dial = []grpc.DialOption{grpc.WithStreamInterceptor(idemgrpc.MustStreamClientInterceptor(honoured))}
 	b.start()
 	got, err := uploadTwo(b.withKeys(), b)
 	if err != nil || got.GetCount() != 2 {
@@ -160,7 +160,7 @@ func TestStreamsOfRequestsAreEffects(t *testing.T) {
 	}))
 	walletv1.RegisterWalletServiceServer(server, walletv1.UnimplementedWalletServiceServer{})
 	behind := setup(t)
-	behind.client = walletv1.NewWalletServiceClient(serve(t, server, grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(honoured))))
+	behind.client = walletv1.NewWalletServiceClient(serve(t, server, grpc.WithStreamInterceptor(idemgrpc.MustStreamClientInterceptor(honoured))))
 	b := setup(t)
 	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		_, err := uploadTwo(ctx, behind)
@@ -246,7 +246,7 @@ func TestStreamClientByEachStep(t *testing.T) {
 					}
 					return tt.attempts[opened-1].(grpc.ClientStream), nil
 				}
-				s, err := idemgrpc.StreamClientInterceptor(honoured)(t.Context(), &grpc.StreamDesc{ServerStreams: true}, nil, tt.method, open)
+				s, err := idemgrpc.MustStreamClientInterceptor(honoured)(t.Context(), &grpc.StreamDesc{ServerStreams: true}, nil, tt.method, open)
 				if err == nil {
 					err = tt.call(s)
 				}

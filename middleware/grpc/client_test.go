@@ -57,7 +57,7 @@ func (f *flaky) invoke(ctx context.Context, _ string, _, _ any, _ *grpc.ClientCo
 
 // call makes one call, in a bubble whose time costs nothing.
 func (f *flaky) call(ctx context.Context, method string, opts ...idemgrpc.ClientOption) error {
-	return idemgrpc.UnaryClientInterceptor(append(opts, honoured)...)(ctx, method, usual(), nil, nil, f.invoke)
+	return idemgrpc.MustUnaryClientInterceptor(append(opts, honoured)...)(ctx, method, usual(), nil, nil, f.invoke)
 }
 
 func withDetails(code codes.Code, details ...protoadapt.MessageV1) error {
@@ -162,13 +162,10 @@ func TestClientBounds(t *testing.T) {
 	if n, took := count(t, 0); n >= 100 || took > time.Minute || took < 45*time.Second {
 		t.Errorf("%d attempts in %v by default, want them to end with the minute", n, took)
 	}
-	if n, _ := count(t, 0, nil, idemgrpc.WithRetryAttempts(3)); n != 3 {
-		t.Errorf("%d attempts, want 3", n)
-	}
-	if n, _ := count(t, 0, idemgrpc.WithRetryAttempts(1)); n != 1 {
+	if n, _ := count(t, 0, nil, idemgrpc.WithRetryElapsed(0)); n != 1 {
 		t.Errorf("%d attempts, want 1", n)
 	}
-	if n, took := count(t, 0, idemgrpc.WithRetryAttempts(1000), idemgrpc.WithRetryElapsed(20*time.Second), idemgrpc.WithRetryBackoff(time.Second, time.Second)); took > 20*time.Second || n < 20 {
+	if n, took := count(t, 0, idemgrpc.WithRetryElapsed(20*time.Second), idemgrpc.WithRetryBackoff(time.Second, time.Second)); took > 20*time.Second || n < 20 {
 		t.Errorf("%d attempts in %v, want at least 20 within 20 s", n, took)
 	}
 	if _, took := count(t, 300*time.Millisecond); took >= 300*time.Millisecond {
@@ -229,8 +226,8 @@ func TestClientKeys(t *testing.T) {
 func TestClientAttemptTimeout(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured,
-		idemgrpc.WithAttemptTimeout(30*time.Millisecond), idemgrpc.WithRetryBackoff(time.Millisecond, 10*time.Millisecond), idemgrpc.WithRetryAttempts(1000)))}
+	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured,
+		idemgrpc.WithAttemptTimeout(30*time.Millisecond), idemgrpc.WithRetryBackoff(time.Millisecond, 10*time.Millisecond)))}
 	release := make(chan struct{})
 	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		<-release // until the client has left and come back
@@ -277,7 +274,7 @@ func TestClientAttemptTimeoutIsForAttemptsWithoutAnAnswer(t *testing.T) {
 					time.Sleep(tt.took)
 					return status.Error(tt.code, "x")
 				}
-				err := idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithAttemptTimeout(limit))(t.Context(), transferMethod, nil, nil, nil, invoke)
+				err := idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithAttemptTimeout(limit))(t.Context(), transferMethod, nil, nil, nil, invoke)
 				if (err == nil) != tt.again || !tt.again && (status.Code(err) != tt.code || attempts != 1) {
 					t.Errorf("call = %v after %d attempts, want it sent again: %v", err, attempts, tt.again)
 				}
@@ -299,12 +296,12 @@ func TestClientAsksAgainUntilItIsToldNotTo(t *testing.T) {
 	opts := []idemgrpc.ClientOption{idemgrpc.WithRetryBackoff(time.Millisecond, time.Millisecond)}
 	attempts := 0
 	b.dial = []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(append(opts, honoured)...),
+		grpc.WithChainUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(append(opts, honoured)...),
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				attempts++
 				return next(ctx, method, req, reply, cc, opts...)
 			}),
-		grpc.WithChainStreamInterceptor(idemgrpc.StreamClientInterceptor(append(opts, honoured)...),
+		grpc.WithChainStreamInterceptor(idemgrpc.MustStreamClientInterceptor(append(opts, honoured)...),
 			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 				attempts++
 				return next(ctx, desc, cc, method, opts...)
@@ -333,7 +330,7 @@ func TestClientTakesNoBrokenReplayAsFinal(t *testing.T) {
 	b := setup(t)
 	broken := 3
 	b.dial = []grpc.DialOption{grpc.WithChainUnaryInterceptor(
-		idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Millisecond, time.Millisecond)),
+		idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Millisecond, time.Millisecond)),
 		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if broken--; broken < 0 {
 				return next(ctx, method, req, reply, cc, opts...)
@@ -355,11 +352,10 @@ func TestClientTakesNoBrokenReplayAsFinal(t *testing.T) {
 func TestClientOptionsThatContradictThemselves(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]idemgrpc.ClientOption{
-		"no attempt":  idemgrpc.WithRetryAttempts(0),
 		"no back-off": idemgrpc.WithRetryBackoff(0, 0),
-		"no time":     idemgrpc.WithRetryElapsed(0),
+		"no time":     idemgrpc.WithRetryElapsed(-1),
 		"no function": idemgrpc.WithKeyedMethods(nil),
-		"bad name":    idemgrpc.WithClientMetadataKey("x-bin"),
+		"bad name":    idemgrpc.WithMetadataKey("x-bin"),
 		"time-out":    idemgrpc.WithAttemptTimeout(-1),
 	} {
 		func() {
@@ -368,7 +364,7 @@ func TestClientOptionsThatContradictThemselves(t *testing.T) {
 					t.Errorf("%s: no panic", name)
 				}
 			}()
-			idemgrpc.StreamClientInterceptor(opt)
+			idemgrpc.MustStreamClientInterceptor(opt)
 		}()
 	}
 }
@@ -379,8 +375,8 @@ func TestClientAgainstAFlakyServer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.dial = []grpc.DialOption{
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
-		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
+		grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
+		grpc.WithStreamInterceptor(idemgrpc.MustStreamClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
 	}
 	attempts := 0
 	b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

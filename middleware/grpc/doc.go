@@ -1,14 +1,14 @@
 // Package idemgrpc makes gRPC methods safe to retry, on both sides of the wire.
 //
 //	interceptors, err := idemgrpc.New(engine,
-//		idemgrpc.WithPolicy("/payments.v1.PaymentService/CreatePayment", idem.Policy{Scope: merchant}))
+//		[]idem.Policy{{Name: "/payments.v1.PaymentService/CreatePayment", Scope: merchant}})
 //	server := grpc.NewServer(
 //		grpc.ChainUnaryInterceptor(authenticate, validate, interceptors.Unary()),
 //		grpc.ChainStreamInterceptor(authenticateStream, interceptors.Stream()))
 //
 //	conn, err := grpc.NewClient(target,
-//		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured())),
-//		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(idemgrpc.WithKeysHonoured())))
+//		grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(idemgrpc.WithKeysHonoured())),
+//		grpc.WithStreamInterceptor(idemgrpc.MustStreamClientInterceptor(idemgrpc.WithKeysHonoured())))
 //
 // A call carries a key in its metadata, as idempotency-key, or in a field of its request
 // (AIP-155). The first call with a key runs the handler. Every repeat gets the stored
@@ -25,7 +25,7 @@
 // [idem.DownstreamKey].
 //
 // Stored are the message, the code, its text and all of its details, and the header and
-// trailer metadata on an allow-list ([WithReplayMetadata]).
+// trailer metadata on an allow-list (Replay of [Config] adds to it).
 //
 // Refusals have the code of [idem.Code], an ErrorInfo whose reason is the refusal's code
 // in upper snake case (domain [Domain]), and a RetryInfo if the call is worth sending
@@ -53,7 +53,7 @@
 // operator. The interceptors leave the method alone, because it uses no key up. The
 // generated client is package idemkeeperv1.
 //
-//	idemgrpc.RegisterStatusServer(server, engine, policy)
+//	err := idemgrpc.RegisterStatusServer(server, engine, policy)
 //
 //	ctx = metadata.AppendToOutgoingContext(ctx, "idempotency-key", key)
 //	status, err := idemkeeperv1.NewIdempotencyClient(conn).GetStatus(ctx, &idemkeeperv1.GetStatusRequest{})
@@ -93,7 +93,7 @@
 //
 // Streams of requests cannot be compared with an earlier one before they run. Such a call
 // with a key is refused with UNIMPLEMENTED rather than run without protection.
-// [WithExempt] names methods that ignore the key. The services of gRPC itself, such as
+// Exempt of [Config] names methods that ignore the key. The services of gRPC itself, such as
 // reflection and health, always ignore it.
 //
 // # Which requests are the same

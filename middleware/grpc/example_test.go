@@ -37,7 +37,7 @@ func Example() {
 		panic(err)
 	}
 	interceptors, err := idemgrpc.New(engine,
-		idemgrpc.WithPolicy("/wallet.v1.WalletService/Transfer", idem.Policy{Scope: merchantOf}))
+		[]idem.Policy{{Name: "/wallet.v1.WalletService/Transfer", Scope: merchantOf}})
 	if err != nil {
 		panic(err)
 	}
@@ -60,7 +60,7 @@ func Example() {
 	// The client interceptor makes keys and retries; here the key is the
 	// caller's own, to show a repeat.
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured())))
+		grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(idemgrpc.WithKeysHonoured())))
 	if err != nil {
 		panic(err)
 	}
@@ -104,20 +104,22 @@ func ExampleOutcome() {
 	// <nil>
 }
 
-// The status service takes the options of New as they are.
+// The status service tells by the policies of New which methods resolve their doubts.
 func ExampleRegisterStatusServer() {
 	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Scope: merchantOf}
-	protected := idemgrpc.WithPolicy("/wallet.v1.WalletService/Transfer", policy)
-	interceptors, err := idemgrpc.New(engine, protected)
+	policies := []idem.Policy{{Name: "/wallet.v1.WalletService/Transfer", Scope: merchantOf}}
+	interceptors, err := idemgrpc.New(engine, policies)
 	if err != nil {
 		panic(err)
 	}
 	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, interceptors.Unary()))
-	idemgrpc.RegisterStatusServer(server, engine, policy, protected)
+	err = idemgrpc.RegisterStatusServer(server, engine, idem.Policy{Scope: merchantOf}, idemgrpc.Config{StatusPolicies: policies})
+	if err != nil {
+		panic(err)
+	}
 	for name := range server.GetServiceInfo() {
 		fmt.Println(name)
 	}
@@ -126,9 +128,9 @@ func ExampleRegisterStatusServer() {
 
 // A client makes one key for each call, and sends the call again with it where that is safe and may
 // help.
-func ExampleUnaryClientInterceptor() {
+func ExampleMustUnaryClientInterceptor() {
 	conn, err := grpc.NewClient("payments.example:443", grpc.WithTransportCredentials(insecure.NewCredentials()), // or TLS
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured())))
+		grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(idemgrpc.WithKeysHonoured())))
 	if err != nil {
 		panic(err)
 	}

@@ -82,7 +82,7 @@ func TestHedgedCallRunsOnce(t *testing.T) {
 			b := setup(t)
 			b.policy.DuplicateWait = tt.wait
 			if tt.waiting {
-				b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured()))}
+				b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(idemgrpc.WithKeysHonoured()))}
 			}
 			release, ended := make(chan struct{}), make(chan error, 1)
 			b.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
@@ -171,7 +171,7 @@ func TestRetryPolicyOfGRPC(t *testing.T) {
 				b.before = []grpc.UnaryServerInterceptor{at.note}
 				b.dial = []grpc.DialOption{grpc.WithDefaultServiceConfig(retryPolicy)}
 				if interceptor {
-					b.dial = append(b.dial, grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor()))
+					b.dial = append(b.dial, grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor()))
 				}
 				if tt.transfer != nil {
 					b.wallet.transfer = tt.transfer(b)

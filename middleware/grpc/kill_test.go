@@ -38,7 +38,7 @@ func TestCallsSurviveServersThatStop(t *testing.T) {
 		paid[req.GetNote()] = id
 		return &walletv1.TransferResponse{Id: id}, nil
 	}
-	unary := idemgrpc.UnaryServerInterceptor(b.engine, idemgrpc.WithPolicy(transferMethod, b.policy))
+	unary := idemgrpc.MustNew(b.engine, b.policyOf(transferMethod)).Unary()
 	var address atomic.Value
 	start := func() (stop func()) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -66,7 +66,7 @@ func TestCallsSurviveServersThatStop(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address.Load().(string))
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: time.Millisecond}, MinConnectTimeout: time.Second}),
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithRetryAttempts(1_000_000), idemgrpc.WithRetryBackoff(time.Millisecond, 4*time.Millisecond))))
+		grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Millisecond, 4*time.Millisecond))))
 	if err != nil {
 		t.Fatal(err)
 	}

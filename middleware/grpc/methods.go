@@ -36,12 +36,8 @@ func (m *method) route() string {
 // method returns how a method is treated.
 func (o *options) method(name string) *method {
 	m := &method{name: name, desc: findMethod(name), exempt: o.isExempt(name)}
-	field, ok := o.keyFields[name]
-	if !ok {
-		field = o.keyFields[""]
-	}
-	if m.desc == nil || isKeyField(m.desc.Input().Fields().ByName(protoreflect.Name(field))) {
-		m.keyField = protoreflect.Name(field)
+	if field := protoreflect.Name(o.KeyField); m.desc == nil || isKeyField(m.desc.Input().Fields().ByName(field)) {
+		m.keyField = field
 	}
 	policy, ok := o.policies[name]
 	m.chosen = ok
@@ -49,7 +45,7 @@ func (o *options) method(name string) *method {
 	case m.exempt || !ok && readOnly(m.desc):
 		return m
 	case !ok && (o.fallback == nil || m.desc != nil && m.desc.IsStreamingClient()):
-		m.refuse = o.unknown == RefuseUnknown
+		m.refuse = o.RefuseUnknown
 		return m
 	case !ok:
 		policy = *o.fallback
@@ -68,21 +64,17 @@ func (o *options) validateMethods() (err error) {
 		}
 		o.fallback = &p
 	}
+	fields := o.fallback != nil // its methods are not known yet
 	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
 		if o.policies[name], err = o.validPolicy(name); err != nil {
 			return fmt.Errorf("method %q: %w", name, err)
 		}
+		fields = fields || o.method(name).keyField != ""
 	}
-	for _, name := range slices.Sorted(maps.Keys(o.keyFields)) {
-		switch m := o.method(name); {
-		case name == "":
-		case m.policy == nil:
-			return fmt.Errorf("method %q: has a key field and no policy", name)
-		case m.keyField == "":
-			return fmt.Errorf("method %q: request has no string field %q", name, o.keyFields[name])
-		}
+	if o.KeyField != "" && !fields {
+		return fmt.Errorf("no request of a protected method has a string field %q", o.KeyField)
 	}
-	for _, name := range o.exempt {
+	for _, name := range o.Exempt {
 		if service, _ := splitMethod(name); service == "" {
 			return fmt.Errorf("exempt method %q is neither /package.Service/Method nor /package.Service/*", name)
 		}
@@ -99,8 +91,8 @@ func (o *options) validPolicy(name string) (idem.Policy, error) {
 		return p, errors.New("want /package.Service/Method")
 	case m.exempt:
 		return p, errors.New("is exempt and has a policy")
-	case m.desc == nil && !o.anyMethod:
-		return p, errors.New("no generated code in this binary describes it; see WithUndescribedMethods")
+	case m.desc == nil:
+		return p, errors.New("no generated code in this binary describes it; a policy without a Name protects such methods")
 	case m.desc != nil && m.desc.IsStreamingClient():
 		return p, errors.New("streams requests, and cannot be protected")
 	}
@@ -114,7 +106,7 @@ func (o *options) isExempt(name string) bool {
 	service, _ := splitMethod(name)
 	_, chosen := o.policies[name]
 	return service == idemkeeperv1.Idempotency_ServiceDesc.ServiceName || isOfGRPC(service) && !chosen ||
-		slices.Contains(o.exempt, name) || slices.Contains(o.exempt, "/"+service+"/*")
+		slices.Contains(o.Exempt, name) || slices.Contains(o.Exempt, "/"+service+"/*")
 }
 
 // findMethod looks in the registry of generated code, and returns nil for an unknown

@@ -27,7 +27,7 @@ func metTwice(t *testing.T, change func(inner *idem.Policy)) *bundle {
 	x := make([]*idemgrpc.Interceptors, 2)
 	for i, p := range []idem.Policy{b.policy, inner} {
 		var err error
-		if x[i], err = idemgrpc.New(b.engine, idemgrpc.WithPolicy(transferMethod, p), idemgrpc.WithPolicy(payoutMethod, p)); err != nil {
+		if x[i], err = idemgrpc.New(b.engine, []idem.Policy{p.ForRoute(transferMethod), p.ForRoute(payoutMethod)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,14 +24,15 @@ import (
 // A refusal by the interceptors is an event of the route.
 func TestRefusalsAreReported(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]string{"": transferMethod, "transfers": "transfers"} {
+	for _, name := range []string{"", transferMethod} {
 		b := setup(t)
 		b.policy.Name = name
+		b.policies = []idem.Policy{b.policy}
 		b.start()
 		b.pay()
 		b.mu.Lock()
-		if len(b.events) != 1 || b.events[0].Type != telemetry.EventRefused || b.events[0].Route != want {
-			t.Errorf("events = %v, want one %v of %s", b.events, telemetry.EventRefused, want)
+		if len(b.events) != 1 || b.events[0].Type != telemetry.EventRefused || b.events[0].Route != transferMethod {
+			t.Errorf("events = %v, want one %v of %s", b.events, telemetry.EventRefused, transferMethod)
 		}
 		b.mu.Unlock()
 	}
@@ -158,7 +159,7 @@ func TestUnknownMethods(t *testing.T) {
 	t.Run("pass by default, key or not", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(payoutMethod, b.policy)}
+		b.policies = b.policyOf(payoutMethod)
 		b.start()
 		b.wantPaid(b.pay("k1"), false)
 		b.wantPaid(b.pay("k1"), false)
@@ -168,7 +169,8 @@ func TestUnknownMethods(t *testing.T) {
 	t.Run("refused where asked", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(payoutMethod, b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown)}
+		b.policies = b.policyOf(payoutMethod)
+		b.cfg = idemgrpc.Config{RefuseUnknown: true}
 		b.start()
 		a := b.pay("k1")
 		b.wantRefusal(a.err, a.trailer, idem.CodeInternal)
@@ -184,16 +186,18 @@ func TestUnknownMethods(t *testing.T) {
 	t.Run("streams refused where asked", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown)}
+		b.policies = b.policyOf(transferMethod)
+		b.cfg = idemgrpc.Config{RefuseUnknown: true}
 		b.start()
 		got := b.payout(b.withKeys("k1"), 3)
 		b.wantRefusal(got.err, got.trailer, idem.CodeInternal)
 		b.wantNothing()
 	})
-	t.Run("the default policy is none for streams of requests", func(t *testing.T) {
+	t.Run("a policy for all others is none for streams of requests", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.opts = []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown)}
+		b.policies = []idem.Policy{b.policy}
+		b.cfg = idemgrpc.Config{RefuseUnknown: true}
 		b.start()
 		_, err := uploadTwo(b.withKeys(), b)
 		if code, _ := idemgrpc.CodeOf(err); code != idem.CodeInternal {
@@ -204,9 +208,7 @@ func TestUnknownMethods(t *testing.T) {
 	t.Run("a method without side effects can have a policy", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		policies := map[string]idem.Policy{balanceMethod: b.policy}
-		b.opts = []idemgrpc.Option{idemgrpc.WithPolicies(policies)}
-		policies[transferMethod] = b.policy // too late
+		b.policies = b.policyOf(balanceMethod)
 		b.start()
 		_, err := b.client.GetBalance(b.withKeys(), &walletv1.GetBalanceRequest{})
 		if code, _ := idemgrpc.CodeOf(err); code != idem.CodeKeyMissing {
@@ -214,10 +216,10 @@ func TestUnknownMethods(t *testing.T) {
 		}
 		b.wantPaid(b.pay(), false)
 	})
-	t.Run("the default policy covers what can be covered", func(t *testing.T) {
+	t.Run("a policy for all others covers what can be covered", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.opts = []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy)}
+		b.policies = []idem.Policy{b.policy}
 		b.start()
 		b.wantPaid(b.pay("k1"), false)
 		b.wantPaid(b.pay("k1"), true)
@@ -233,7 +235,8 @@ func TestUnknownMethods(t *testing.T) {
 	t.Run("exempt ones pass", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.opts = []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithExempt("/wallet.v1.WalletService/*")}
+		b.policies = []idem.Policy{b.policy}
+		b.cfg = idemgrpc.Config{Exempt: []string{"/wallet.v1.WalletService/*"}}
 		b.start()
 		b.wantPaid(b.pay(), false)
 		got, err := uploadTwo(b.withKeys("k1"), b)

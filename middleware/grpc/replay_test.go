@@ -162,7 +162,8 @@ func TestMetadataOfAResolver(t *testing.T) {
 		r.Header = map[string][]string{"X-Reason": {" fine~", "a\x1fb", "a\x7fb"}, "X-Sum-BIN": {"\x00\xff"}, "set-cookie": {"s=1"}}
 		return idem.Applied(r), err
 	})
-	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithReplayMetadata("x-reason", "x-sum-bin")}
+	b.policies = b.policyOf(transferMethod)
+	b.cfg = idemgrpc.Config{Replay: []string{"x-reason", "x-sum-bin"}}
 	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		return nil, status.Error(codes.Unavailable, "connection lost")
 	}
@@ -174,27 +175,11 @@ func TestMetadataOfAResolver(t *testing.T) {
 	}
 }
 
-// A field named for one method is the key of that method alone.
-func TestKeyFieldOfOneMethod(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.opts = []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithKeyField("request_id", transferMethod)}
-	b.start()
-	for _, replayed := range []bool{false, true} {
-		b.wantPaid(b.send(b.withKeys(), &walletv1.TransferRequest{RequestId: "k1", Amount: 1250}), replayed)
-	}
-	s, err := b.client.Payout(b.withKeys(), &walletv1.PayoutRequest{RequestId: "k2"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = s.Recv()
-	b.wantRefusal(err, s.Trailer(), idem.CodeKeyMissing)
-}
-
 func TestKeyField(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithKeyField("request_id")}
+	b.policies = b.policyOf(transferMethod)
+	b.cfg = idemgrpc.Config{KeyField: "request_id"}
 	b.start()
 	with := func(id string) *walletv1.TransferRequest {
 		return &walletv1.TransferRequest{RequestId: id, To: "bob", Amount: 1250}
@@ -249,7 +234,8 @@ func TestIssuedToken(t *testing.T) {
 func TestAnotherMetadataKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithMetadataKey("x-request-id")}
+	b.policies = b.policyOf(transferMethod)
+	b.cfg = idemgrpc.Config{MetadataKey: "x-request-id"}
 	b.start()
 	ctx := metadata.AppendToOutgoingContext(b.withKeys(), "X-Request-Id", "k1")
 	b.wantPaid(b.send(ctx, usual()), false)

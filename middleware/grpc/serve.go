@@ -64,7 +64,7 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, m := ss.Context(), x.options.method(info.FullMethod)
 	switch {
-	case info.IsClientStream && !m.exempt && (m.chosen || len(metadata.ValueFromIncomingContext(ctx, x.options.metadataKey)) > 0):
+	case info.IsClientStream && !m.exempt && (m.chosen || len(metadata.ValueFromIncomingContext(ctx, x.options.MetadataKey)) > 0):
 		return x.report(ctx, m, idem.NewRefusal(codeStreamUnsupported, errStreamUnsupported))
 	case m.refuse:
 		return x.report(ctx, m, errNoPolicy)

@@ -37,16 +37,25 @@ type Interceptors struct {
 	replay  adapter.Names
 }
 
-// New makes the interceptors of a server. It returns an error for wrong wiring, such as no
-// engine, no scope, an unknown method, a method without protection, or forbidden metadata.
-func New(e *idem.Engine, opts ...Option) (*Interceptors, error) {
-	x := &Interceptors{engine: e, options: collect(opts)}
-	err := x.options.validate()
-	if e == nil {
+// New makes the interceptors of a server. They protect the methods that have a policy. The Name of a
+// policy is the method, as "/package.Service/Method". A policy without a Name protects all other
+// methods, described by generated code or not. It leaves out methods that stream requests, methods
+// whose descriptor says idempotency_level = NO_SIDE_EFFECTS, and gRPC's own services, such as
+// grpc.health.v1.Health. A package of your own called grpc is protected. cfg may be left out, and
+// there is at most one.
+//
+// New returns an error for wrong wiring, such as no engine, no scope, two policies for a method, or
+// forbidden metadata. A policy by name is wrong for a method that streams requests. So is one for a
+// method without generated code in this binary, because a typing error would leave a method without
+// protection.
+func New(e *idem.Engine, policies []idem.Policy, cfg ...Config) (*Interceptors, error) {
+	x := &Interceptors{engine: e}
+	var err error
+	if x.options, err = newOptions(policies, cfg); err == nil && e == nil {
 		err = errors.New("no engine")
 	}
 	if err == nil {
-		x.replay, err = adapter.NewNames(replayed, x.options.replay, isReplayable)
+		x.replay, err = adapter.NewNames(replayed, x.options.Replay, isReplayable)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("idemgrpc: %w", err)
@@ -54,16 +63,10 @@ func New(e *idem.Engine, opts ...Option) (*Interceptors, error) {
 	return x, nil
 }
 
-// UnaryServerInterceptor is [New] and [Interceptors.Unary] for known-good wiring. Like
-// [regexp.MustCompile] it panics where New returns an error.
-func UnaryServerInterceptor(e *idem.Engine, opts ...Option) grpc.UnaryServerInterceptor {
-	return adapter.Must(New(e, opts...)).Unary()
-}
-
-// StreamServerInterceptor does for [Interceptors.Stream] what [UnaryServerInterceptor]
-// does for Unary.
-func StreamServerInterceptor(e *idem.Engine, opts ...Option) grpc.StreamServerInterceptor {
-	return adapter.Must(New(e, opts...)).Stream()
+// MustNew is [New] for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
+// error.
+func MustNew(e *idem.Engine, policies []idem.Policy, cfg ...Config) *Interceptors {
+	return adapter.Must(New(e, policies, cfg...))
 }
 
 // Unary returns the interceptor of unary methods.
@@ -87,7 +90,7 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 		return op, false, idem.NewRefusal(idem.CodeInternal, err)
 	}
 	field, set := keyIn(msg, m.keyField)
-	key, err := parseKey(metadata.ValueFromIncomingContext(ctx, x.options.metadataKey), field, set)
+	key, err := parseKey(metadata.ValueFromIncomingContext(ctx, x.options.MetadataKey), field, set)
 	if err != nil {
 		return op, false, err
 	}

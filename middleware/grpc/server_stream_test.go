@@ -45,9 +45,9 @@ func (s *scriptedServerStream) SendMsg(any) error {
 }
 
 // interceptors are those of a bundle for all methods that can have a policy, without a server.
-func (b *bundle) interceptors(opts ...idemgrpc.Option) *idemgrpc.Interceptors {
+func (b *bundle) interceptors(cfg ...idemgrpc.Config) *idemgrpc.Interceptors {
 	b.Helper()
-	x, err := idemgrpc.New(b.engine, append(opts, idemgrpc.WithDefaultPolicy(b.policy))...)
+	x, err := idemgrpc.New(b.engine, []idem.Policy{b.policy}, cfg...)
 	if err != nil {
 		b.Fatalf("New() = %v", err)
 	}
@@ -102,7 +102,7 @@ func TestServerStreamPassesErrorsOn(t *testing.T) {
 	b := setup(t)
 	fails := func(any, grpc.ServerStream) error { return want }
 	sends := func(_ any, s grpc.ServerStream) error { return s.SendMsg(&walletv1.PayoutResponse{Number: 1}) }
-	call := b.interceptors(idemgrpc.WithExempt("/exempt.Service/*")).Stream()
+	call := b.interceptors(idemgrpc.Config{Exempt: []string{"/exempt.Service/*"}}).Stream()
 	s := &scriptedServerStream{ctx: incoming(t.Context(), "k1"), receive: want}
 	if err := call(nil, s, payoutInfo, sends); !errors.Is(err, want) {
 		t.Errorf("call without a request = %v, want %v", err, want)
@@ -135,13 +135,6 @@ func TestUndescribedStreams(t *testing.T) {
 	s.ctx = t.Context()
 	if err := call(nil, s, &grpc.StreamServerInfo{FullMethod: "/legacy.Service/Chat", IsServerStream: true, IsClientStream: true}, handler); err != nil || !ran {
 		t.Errorf("stream of requests = %v, ran %v, want it to run", err, ran)
-	}
-	// With a policy of its own, it is meant to be protected.
-	ran = false
-	chosen := b.interceptors(idemgrpc.WithUndescribedMethods(), idemgrpc.WithPolicy("/legacy.Service/Chat", b.policy)).Stream()
-	err = chosen(nil, s, &grpc.StreamServerInfo{FullMethod: "/legacy.Service/Chat", IsServerStream: true, IsClientStream: true}, handler)
-	if status.Code(err) != codes.Unimplemented || ran {
-		t.Errorf("stream of requests with a policy = %v, ran %v, want it refused", err, ran)
 	}
 }
 
@@ -196,7 +189,7 @@ func TestUndescribedMessages(t *testing.T) {
 	b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 		return idem.Applied(outcome(t, &idemkeeperv1.Outcome{Messages: []*anypb.Any{{TypeUrl: "type.googleapis.com/legacy.v0.Paid", Value: []byte{8, 1}}}})), nil
 	})
-	call := b.interceptors(idemgrpc.WithUndescribedMethods(), idemgrpc.WithKeyField("request_id")).Unary()
+	call := b.interceptors(idemgrpc.Config{KeyField: "request_id"}).Unary()
 	runs := 0
 	var answer any
 	do := func(ctx context.Context, req any, failure error) (err error) {

@@ -114,7 +114,8 @@ type bundle struct {
 	store        *idemtest.FaultyStore
 	records      *memorystore.Store // in store
 	policy       idem.Policy
-	opts         []idemgrpc.Option
+	policies     []idem.Policy
+	cfg          idemgrpc.Config
 	before       []grpc.UnaryServerInterceptor // outside of ours
 	beforeStream []grpc.StreamServerInterceptor
 	wallet       *wallet
@@ -157,14 +158,22 @@ func (b *bundle) observe(_ context.Context, ev telemetry.Event) {
 	b.events = append(b.events, ev)
 }
 
+// policyOf names the bundle's policy, one for each method.
+func (b *bundle) policyOf(methods ...string) (policies []idem.Policy) {
+	for _, m := range methods {
+		policies = append(policies, b.policy.ForRoute(m))
+	}
+	return policies
+}
+
 // start serves, with the bundle's policy for both methods that can have one
-// unless the test has set options.
+// unless the test has set policies.
 func (b *bundle) start() *bundle {
 	b.Helper()
-	if b.opts == nil {
-		b.opts = []idemgrpc.Option{nil, idemgrpc.WithPolicies(map[string]idem.Policy{transferMethod: b.policy, payoutMethod: b.policy})}
+	if b.policies == nil {
+		b.policies = b.policyOf(transferMethod, payoutMethod)
 	}
-	x, err := idemgrpc.New(b.engine, b.opts...)
+	x, err := idemgrpc.New(b.engine, b.policies, b.cfg)
 	if err != nil {
 		b.Fatalf("New() = %v", err)
 	}

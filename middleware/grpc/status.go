@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,33 +22,34 @@ import (
 // be one of them, and leaves the principal in the context for the policy's Scope.
 //
 // The service uses Scope and InDoubt of the policy. InDoubt applies to the route of the
-// policy's Name, or to every route if it has no Name. It uses the options
-// [WithMetadataKey] and [WithStatusPolicy], and [WithPolicy] and [WithPolicies] for their
-// methods. So the options of [New] can be given as they are.
-//
-// Like [UnaryServerInterceptor] it panics on a wiring error.
-func RegisterStatusServer(r grpc.ServiceRegistrar, e *idem.Engine, policy idem.Policy, opts ...Option) {
-	o := collect(opts)
-	policy, err := policy.WithDefaults()
-	if err == nil {
-		err = checkMetadataKey(o.metadataKey)
-	}
-	if e == nil {
+// policy's Name, or to every route if it has no Name. StatusPolicies of [Config] adds routes with
+// another InDoubt. Of the config it uses MetadataKey as well, so that of [New] can be given. The
+// error is for wrong wiring, as that of New.
+func RegisterStatusServer(r grpc.ServiceRegistrar, e *idem.Engine, policy idem.Policy, cfg ...Config) error {
+	s := &statusServer{engine: e}
+	c, err := completed(cfg)
+	s.metadataKey = c.MetadataKey
+	if err == nil && e == nil {
 		err = errors.New("no engine")
 	}
-	s := &statusServer{engine: e, policy: policy, metadataKey: o.metadataKey}
-	var routes []*idem.Policy
-	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
-		p := o.policies[name].ForRoute(name)
-		routes = append(routes, &p)
+	if err == nil {
+		s.policy, err = policy.WithDefaults()
 	}
 	if err == nil {
-		s.policies, err = adapter.StatusPolicies(o.status, append(routes, &s.policy)...)
+		s.policies, err = adapter.StatusPolicies(c.StatusPolicies, &s.policy)
 	}
 	if err != nil {
-		panic(fmt.Errorf("idemgrpc: %w", err))
+		return fmt.Errorf("idemgrpc: %w", err)
 	}
 	idemkeeperv1.RegisterIdempotencyServer(r, s)
+	return nil
+}
+
+// MustRegisterStatusServer is [RegisterStatusServer], and panics where that returns an error.
+func MustRegisterStatusServer(r grpc.ServiceRegistrar, e *idem.Engine, policy idem.Policy, cfg ...Config) {
+	if err := RegisterStatusServer(r, e, policy, cfg...); err != nil {
+		panic(err)
+	}
 }
 
 // statusServer looks keys up. It is safe for concurrent use.

@@ -23,10 +23,10 @@ import (
 )
 
 // statusOf serves the status service alone and returns how to ask it.
-func (b *bundle) statusOf(policy idem.Policy, opts ...idemgrpc.Option) func(ctx context.Context, field string) (*idemkeeperv1.Status, metadata.MD, error) {
+func (b *bundle) statusOf(policy idem.Policy, cfg ...idemgrpc.Config) func(ctx context.Context, field string) (*idemkeeperv1.Status, metadata.MD, error) {
 	b.Helper()
 	server := grpc.NewServer()
-	idemgrpc.RegisterStatusServer(server, b.engine, policy, opts...)
+	idemgrpc.MustRegisterStatusServer(server, b.engine, policy, cfg...)
 	client := idemkeeperv1.NewIdempotencyClient(serve(b.TB, server))
 	return func(ctx context.Context, field string) (*idemkeeperv1.Status, metadata.MD, error) {
 		var trailer metadata.MD
@@ -145,25 +145,20 @@ func TestStatusByThePolicyOfTheRoute(t *testing.T) {
 		return idem.Policy{Name: name, Scope: b.policy.Scope, InDoubt: idem.AskResolver(neverAsked)}
 	}
 	without := func(name string) idem.Policy { return idem.Policy{Name: name, Scope: b.policy.Scope} }
-	route := idemgrpc.WithStatusPolicy
 	for name, tt := range map[string]struct {
 		policy idem.Policy
-		opts   []idemgrpc.Option
+		routes []idem.Policy
 		want   bool
 	}{
-		"of every route":            {with(""), nil, true},
-		"of the route":              {with(transferMethod), nil, true},
-		"of another route":          {with("POST /v1/payments"), nil, false},
-		"the route has one":         {without(""), []idemgrpc.Option{route(transferMethod, with(""))}, true},
-		"the route has none":        {with(""), []idemgrpc.Option{nil, route(transferMethod, without(""))}, false},
-		"another route has none":    {with(""), []idemgrpc.Option{route("POST /v1/payments", without(""))}, true},
-		"by name, not by route":     {with(""), []idemgrpc.Option{route("x", without(transferMethod))}, false},
-		"the last one counts":       {with(""), []idemgrpc.Option{route(transferMethod, with("")), route(transferMethod, without(""))}, false},
-		"the interceptors' options": {without(""), []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, with(""))}, true},
-		"of another method":         {without(""), []idemgrpc.Option{idemgrpc.WithPolicy(payoutMethod, with(""))}, false},
-		"before the interceptors'":  {without(""), []idemgrpc.Option{route(transferMethod, without("")), idemgrpc.WithPolicy(transferMethod, with(""))}, false},
+		"of every route":         {with(""), nil, true},
+		"of the route":           {with(transferMethod), nil, true},
+		"of another route":       {with("POST /v1/payments"), nil, false},
+		"the route has one":      {without(""), []idem.Policy{with(transferMethod)}, true},
+		"the route has none":     {with(""), []idem.Policy{without(transferMethod)}, false},
+		"another route has none": {with(""), []idem.Policy{without("POST /v1/payments")}, true},
+		"before a named one":     {without(transferMethod), []idem.Policy{with(transferMethod)}, true},
 	} {
-		s, _, err := b.statusOf(tt.policy, tt.opts...)(b.withKeys("k1"), "")
+		s, _, err := b.statusOf(tt.policy, idemgrpc.Config{StatusPolicies: tt.routes})(b.withKeys("k1"), "")
 		if err != nil || s.GetState() != idemkeeperv1.State_STATE_UNKNOWN || s.Resolver == nil || s.GetResolver() != tt.want {
 			t.Errorf("%s: status = %v, %v, want it unknown, and resolver %v", name, s, err, tt.want)
 		}
@@ -202,7 +197,7 @@ func TestStatusReadsTheKey(t *testing.T) {
 			t.Errorf("%s: status = %v, %v, want %v", tt.name, s, err, tt.state)
 		}
 	}
-	other := b.statusOf(b.policy, idemgrpc.WithMetadataKey("x-key"))
+	other := b.statusOf(b.policy, idemgrpc.Config{MetadataKey: "x-key"})
 	if s, _, err := other(metadata.AppendToOutgoingContext(b.withKeys("k2"), "x-key", "k1"), ""); err != nil || s.GetState() != completed {
 		t.Errorf("other metadata: status = %v, %v, want %v", s, err, completed)
 	}
@@ -241,16 +236,16 @@ func TestStatusRefusals(t *testing.T) {
 func TestStatusPassesTheInterceptors(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	own := []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown), idemgrpc.WithKeyField("key")}
-	x, err := idemgrpc.New(b.engine, own...)
+	own := idemgrpc.Config{RefuseUnknown: true, KeyField: "key"}
+	x, err := idemgrpc.New(b.engine, []idem.Policy{b.policy}, own)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(x.Unary()), grpc.StreamInterceptor(x.Stream()))
 	walletv1.RegisterWalletServiceServer(server, b.wallet)
-	idemgrpc.RegisterStatusServer(server, b.engine, b.policy, own...)
+	idemgrpc.MustRegisterStatusServer(server, b.engine, b.policy, own)
 	reflection.Register(server)
-	b.conn = serve(t, server, grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured)))
+	b.conn = serve(t, server, grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured)))
 	b.client = walletv1.NewWalletServiceClient(b.conn)
 	client := idemkeeperv1.NewIdempotencyClient(b.conn)
 
@@ -289,27 +284,28 @@ func TestStatusWiringErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	method := idemkeeperv1.Idempotency_GetStatus_FullMethodName
-	if _, err := idemgrpc.New(b.engine, idemgrpc.WithPolicy(method, b.policy)); err == nil || !strings.Contains(err.Error(), "exempt") {
+	if _, err := idemgrpc.New(b.engine, b.policyOf(method)); err == nil || !strings.Contains(err.Error(), "exempt") {
 		t.Errorf("New() with a policy for the status = %v, want an error", err)
 	}
 	for name, tt := range map[string]struct {
 		engine *idem.Engine
 		policy idem.Policy
-		opts   []idemgrpc.Option
+		cfg    []idemgrpc.Config
 		want   string
 	}{
-		"no engine": {nil, b.policy, nil, "no engine"},
-		"no scope":  {b.engine, idem.Policy{}, nil, "no Scope"},
-		"no route":  {b.engine, b.policy, []idemgrpc.Option{idemgrpc.WithStatusPolicy("", idem.Policy{})}, "without a route"},
-		"metadata":  {b.engine, b.policy, []idemgrpc.Option{idemgrpc.WithMetadataKey("key-bin")}, "metadata"},
+		"no engine":   {nil, b.policy, nil, "no engine"},
+		"no scope":    {b.engine, idem.Policy{}, nil, "no Scope"},
+		"no route":    {b.engine, b.policy, []idemgrpc.Config{{StatusPolicies: []idem.Policy{{}}}}, "without a route"},
+		"metadata":    {b.engine, b.policy, []idemgrpc.Config{{MetadataKey: "key-bin"}}, "metadata"},
+		"two configs": {b.engine, b.policy, []idemgrpc.Config{{}, {}}, "at most one"},
 	} {
 		func() {
 			defer func() {
 				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "idemgrpc: ") || !strings.Contains(got, tt.want) {
-					t.Errorf("%s: RegisterStatusServer() panicked with %q, want %q", name, got, tt.want)
+					t.Errorf("%s: MustRegisterStatusServer() panicked with %q, want %q", name, got, tt.want)
 				}
 			}()
-			idemgrpc.RegisterStatusServer(grpc.NewServer(), tt.engine, tt.policy, tt.opts...)
+			idemgrpc.MustRegisterStatusServer(grpc.NewServer(), tt.engine, tt.policy, tt.cfg...)
 		}()
 	}
 }

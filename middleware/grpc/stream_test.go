@@ -230,7 +230,8 @@ func TestStreamWhoseClientDoesNotRead(t *testing.T) {
 func TestStreamsOfRequests(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithExempt(chatMethod)}
+	b.policies = b.policyOf(transferMethod)
+	b.cfg = idemgrpc.Config{Exempt: []string{chatMethod}}
 	b.start()
 	_, err := uploadTwo(b.withKeys("k1"), b)
 	b.wantCode(err, codes.Unimplemented)

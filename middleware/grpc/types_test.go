@@ -48,7 +48,7 @@ func startTyped(t testing.TB, newRequest func() any, handle func(req any) (any, 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = engine.Close(context.Background()) })
-	x, err := New(engine, WithDefaultPolicy(idem.Policy{AllowGlobalKeys: true}), WithKeyField("to", typedMethod))
+	x, err := New(engine, []idem.Policy{{AllowGlobalKeys: true}}, Config{KeyField: "to"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,57 +20,58 @@ import (
 func TestWiringErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	ok := idemgrpc.WithPolicy(transferMethod, b.policy)
+	ok := b.policyOf(transferMethod)
+	with := func(cfg idemgrpc.Config) []idemgrpc.Config { return []idemgrpc.Config{cfg} }
 	for name, tt := range map[string]struct {
-		opts []idemgrpc.Option
-		want string
+		policies []idem.Policy
+		cfg      []idemgrpc.Config
+		want     string
 	}{
-		"no policy":                {nil, "no policy"},
-		"no scope":                 {[]idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, idem.Policy{})}, "no Scope"},
-		"no scope by default":      {[]idemgrpc.Option{idemgrpc.WithDefaultPolicy(idem.Policy{})}, "no Scope"},
-		"no method name":           {[]idemgrpc.Option{idemgrpc.WithPolicy("Transfer", b.policy)}, "want /package.Service/Method"},
-		"no slash in front":        {[]idemgrpc.Option{idemgrpc.WithPolicy("wallet.v1.WalletService/Transfer", b.policy)}, "want /package.Service/Method"},
-		"no service":               {[]idemgrpc.Option{idemgrpc.WithPolicy("//Do", b.policy), idemgrpc.WithUndescribedMethods()}, "want /package.Service/Method"},
-		"no method":                {[]idemgrpc.Option{idemgrpc.WithPolicy("/legacy.Service/", b.policy), idemgrpc.WithUndescribedMethods()}, "want /package.Service/Method"},
-		"a part too many":          {[]idemgrpc.Option{idemgrpc.WithPolicy("/legacy.Service/Do/It", b.policy), idemgrpc.WithUndescribedMethods()}, "want /package.Service/Method"},
-		"a typing error":           {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v1.WalletService/Transfr", b.policy)}, "no generated code"},
-		"another service":          {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v2.WalletService/Transfer", b.policy)}, "no generated code"},
-		"a message for a service":  {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v1.TransferRequest/Transfer", b.policy)}, "no generated code"},
-		"a stream of requests":     {[]idemgrpc.Option{idemgrpc.WithPolicy(uploadMethod, b.policy)}, "streams requests"},
-		"exempt and protected":     {[]idemgrpc.Option{ok, idemgrpc.WithExempt(transferMethod)}, "exempt"},
-		"exempt nonsense":          {[]idemgrpc.Option{ok, idemgrpc.WithExempt("Transfer")}, "exempt"},
-		"no such field":            {[]idemgrpc.Option{ok, idemgrpc.WithKeyField("nonce", transferMethod)}, "no string field"},
-		"a field that is no text":  {[]idemgrpc.Option{ok, idemgrpc.WithKeyField("amount", transferMethod)}, "no string field"},
-		"a field without a policy": {[]idemgrpc.Option{ok, idemgrpc.WithKeyField("request_id", payoutMethod)}, "no policy"},
-		"metadata that is binary":  {[]idemgrpc.Option{ok, idemgrpc.WithMetadataKey("key-bin")}, "metadata"},
-		"metadata with capitals":   {[]idemgrpc.Option{ok, idemgrpc.WithMetadataKey("Idempotency-Key")}, "metadata"},
-		"cookies":                  {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("Set-Cookie")}, "never replayed"},
-		"gRPC's own":               {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("grpc-status-details-bin")}, "metadata"},
-		"the protocol's own":       {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("content-type")}, "not the name"},
-		"no name":                  {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("a b")}, "not the name"},
-		"no known behaviour":       {[]idemgrpc.Option{ok, idemgrpc.WithUnknownMethods(7)}, "WithUnknownMethods"},
+		"no policy":               {nil, nil, "no policy"},
+		"no scope":                {[]idem.Policy{{Name: transferMethod}}, nil, "no Scope"},
+		"no scope of all others":  {[]idem.Policy{{}}, nil, "no Scope"},
+		"two for a method":        {b.policyOf(transferMethod, transferMethod), nil, "two policies"},
+		"two for all others":      {[]idem.Policy{b.policy, b.policy}, nil, "two policies"},
+		"two configs":             {ok, []idemgrpc.Config{{}, {}}, "at most one"},
+		"no method name":          {b.policyOf("Transfer"), nil, "want /package.Service/Method"},
+		"no slash in front":       {b.policyOf("wallet.v1.WalletService/Transfer"), nil, "want /package.Service/Method"},
+		"no service":              {b.policyOf("//Do"), nil, "want /package.Service/Method"},
+		"no method":               {b.policyOf("/legacy.Service/"), nil, "want /package.Service/Method"},
+		"a part too many":         {b.policyOf("/legacy.Service/Do/It"), nil, "want /package.Service/Method"},
+		"a typing error":          {b.policyOf("/wallet.v1.WalletService/Transfr"), nil, "no generated code"},
+		"another service":         {b.policyOf("/wallet.v2.WalletService/Transfer"), nil, "no generated code"},
+		"a message for a service": {b.policyOf("/wallet.v1.TransferRequest/Transfer"), nil, "no generated code"},
+		"a stream of requests":    {b.policyOf(uploadMethod), nil, "streams requests"},
+		"exempt and protected":    {ok, with(idemgrpc.Config{Exempt: []string{transferMethod}}), "exempt"},
+		"exempt nonsense":         {ok, with(idemgrpc.Config{Exempt: []string{"Transfer"}}), "exempt"},
+		"no such field":           {ok, with(idemgrpc.Config{KeyField: "nonce"}), "string field"},
+		"a field that is no text": {ok, with(idemgrpc.Config{KeyField: "amount"}), "string field"},
+		"metadata that is binary": {ok, with(idemgrpc.Config{MetadataKey: "key-bin"}), "metadata"},
+		"metadata with capitals":  {ok, with(idemgrpc.Config{MetadataKey: "Idempotency-Key"}), "metadata"},
+		"cookies":                 {ok, with(idemgrpc.Config{Replay: []string{"Set-Cookie"}}), "never replayed"},
+		"gRPC's own":              {ok, with(idemgrpc.Config{Replay: []string{"grpc-status-details-bin"}}), "metadata"},
+		"the protocol's own":      {ok, with(idemgrpc.Config{Replay: []string{"content-type"}}), "not the name"},
+		"no name":                 {ok, with(idemgrpc.Config{Replay: []string{"a b"}}), "not the name"},
 	} {
-		if _, err := idemgrpc.New(b.engine, tt.opts...); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := idemgrpc.New(b.engine, tt.policies, tt.cfg...); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: New() = %v, want an error with %q", name, err, tt.want)
 		}
 	}
 	if _, err := idemgrpc.New(nil, ok); err == nil {
 		t.Error("New(nil) = nil, want an error")
 	}
-	for _, method := range []string{"/legacy.Service/Do", "/grpc.health.v1.Health/Check"} {
-		if _, err := idemgrpc.New(b.engine, idemgrpc.WithPolicy(method, b.policy), idemgrpc.WithUndescribedMethods()); err != nil {
-			t.Errorf("New() with a policy for %s = %v", method, err)
-		}
+	if _, err := idemgrpc.New(b.engine, b.policyOf("/grpc.health.v1.Health/Check")); err != nil {
+		t.Errorf("New() with a policy for gRPC's health service = %v", err)
 	}
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("UnaryServerInterceptor() with a wiring error did not panic")
+				t.Error("MustNew() with a wiring error did not panic")
 			}
 		}()
-		idemgrpc.UnaryServerInterceptor(b.engine)
+		idemgrpc.MustNew(b.engine, nil)
 	}()
-	if idemgrpc.UnaryServerInterceptor(b.engine, ok) == nil || idemgrpc.StreamServerInterceptor(b.engine, ok) == nil {
+	if x := idemgrpc.MustNew(b.engine, ok); x.Unary() == nil || x.Stream() == nil {
 		t.Error("no interceptor")
 	}
 }
@@ -80,7 +81,7 @@ func TestWiringErrors(t *testing.T) {
 func TestOwnServicesOfGRPCIgnoreKeys(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	x, err := idemgrpc.New(b.engine, idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown))
+	x, err := idemgrpc.New(b.engine, []idem.Policy{b.policy}, idemgrpc.Config{RefuseUnknown: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,14 +112,14 @@ func TestOwnServicesOfGRPCIgnoreKeys(t *testing.T) {
 func TestPackagesOfAnApplicationCalledGRPCAreProtected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	x, err := idemgrpc.New(b.engine, idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown))
+	x, err := idemgrpc.New(b.engine, []idem.Policy{b.policy}, idemgrpc.Config{RefuseUnknown: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, service := range []string{"grpc.payments.v1.Payments", "grpc.Payments", "grpc.health.v1.HealthFund", "grpc.health.Payments", "grpc"} {
 		server, runs := handWritten(service, x.Unary())
 		var keys []string
-		conn := serve(t, server, grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured),
+		conn := serve(t, server, grpc.WithChainUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured),
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				md, _ := metadata.FromOutgoingContext(ctx)
 				keys = append(keys, md.Get("idempotency-key")...)
@@ -142,26 +143,6 @@ func TestPackagesOfAnApplicationCalledGRPCAreProtected(t *testing.T) {
 		if len(keys) != 0 {
 			t.Errorf("the client sent keys %q to gRPC's health service, want none", keys)
 		}
-	}
-}
-
-// A service that was written without protoc.
-func TestUndescribedMethod(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	x, err := idemgrpc.New(b.engine, idemgrpc.WithPolicy("/legacy.Service/Do", b.policy), idemgrpc.WithUndescribedMethods())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, runs := handWritten("legacy.Service", x.Unary())
-	conn := serve(t, server)
-	for range 2 {
-		if err := conn.Invoke(b.withKeys("k1"), "/legacy.Service/Do", &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
-			t.Errorf("Do() = %v", err)
-		}
-	}
-	if *runs != 1 {
-		t.Errorf("handler ran %d times, want 1", *runs)
 	}
 }
 

@@ -1,13 +1,13 @@
 // Package idemhttp makes net/http handlers safe to retry.
 //
-//	protect := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})
+//	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})
 //	mux.Handle("POST /v1/payments", authenticate(validate(protect(handler))))
 //
 // A request carries a key in its Idempotency-Key header. The first request with a key
 // runs the handler. Every repeat gets the stored status, body and headers, marked
 // "Idempotent-Replayed: true". Package [idem] says what is guaranteed. Refusals are
 // problem+json (RFC 9457) with a stable "code". [idem.Code] lists their statuses.
-// [WithDocumentation] points them to a page for clients, and [WithRefusals] puts them
+// Documentation of [exchange.Config] points them to a page for clients, and Refuse puts them
 // into another format. examples/stripe has the format of Stripe's API.
 //
 // # Which requests
@@ -16,8 +16,8 @@
 // the middleware can be put right around a whole mux. What the mux then answers by itself, such as
 // 404, is not stored. With middleware in between, a mux within the mux or another router, a 404 cannot
 // be told from that of a handler and is stored like any outcome. Wrap the routes there.
-// [WithMethods] chooses other methods.
-// Every other request needs a key, unless the route has [WithOptionalKey]. Then a request
+// Methods of [exchange.Config] chooses other methods.
+// Every other request needs a key, unless the route has OptionalKey. Then a request
 // without a key runs unprotected, and is reported as [telemetry.EventUnprotected].
 //
 // # Where it goes
@@ -59,14 +59,14 @@
 // The response is kept in memory and sent with all of its headers after the outcome was
 // settled. Stored are the status, the body, and Content-Type, Content-Language,
 // Content-Encoding, Content-Disposition, Location and ETag if the handler set them.
-// [WithReplayHeaders] adds headers. Cookies, credentials, dates and trailers are never
+// Replay of [exchange.Config] adds headers. Cookies, credentials, dates and trailers are never
 // stored.
 //
 // A flushed response is kept as any other, because most of what is flushed is short.
 // [net/http/httputil.ReverseProxy], for example, flushes every answer of unknown length. Three
 // kinds of response are sent as they are written, are not stored, and repeats are refused as
 // result-unavailable: an event stream (text/event-stream) that is flushed, any flushed response
-// of a route with [WithStreaming], and one that is longer than [idem.Policy].MaxResponseBody.
+// of a route with Streaming, and one that is longer than [idem.Policy].MaxResponseBody.
 // Such a response has no Content-Length. Its end is kept back until the outcome is settled. If
 // that turns out to be another one, the connection is broken off, and the client notices.
 //
@@ -101,8 +101,8 @@
 // Two requests with one key are the same if their method, path, query, media type,
 // content encoding and body are. Bodies in JSON and of forms are compared by value. See
 // [idem.RequestFingerprint]. The host and other headers are not compared. A service that
-// behaves differently for another Host, or for another header, names these with
-// [WithComparedHeaders], or makes them part of the scope.
+// behaves differently for another Host, or for another header, names these in Compare of
+// [exchange.Config], or makes them part of the scope.
 //
 // Middleware outside may have read the body without putting it back. Then different requests would
 // look the same, so they are refused as internal. An empty body of unknown length (chunked, or

@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -22,7 +23,7 @@ func Example() {
 		panic(err)
 	}
 	merchant := func(ctx context.Context) (string, error) { return "merchant_demo", nil } // as authentication left it
-	protect := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})
 
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/payments", protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -46,7 +47,7 @@ func Example() {
 }
 
 // A gateway in front of a backend that knows no keys removes the key before it forwards a request.
-func ExampleMiddleware_gateway() {
+func ExampleMustNew_gateway() {
 	bank := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Printf("charging, key %q\n", r.Header.Get("Idempotency-Key"))
 		w.WriteHeader(http.StatusCreated)
@@ -67,7 +68,7 @@ func ExampleMiddleware_gateway() {
 			r.Out.Header.Del("Idempotency-Key")
 		},
 	}
-	gateway := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})(proxy)
+	gateway := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})(proxy)
 	for range 2 {
 		r := httptest.NewRequest("POST", "/charges", nil)
 		r.Header.Set("Idempotency-Key", "order-1001")
@@ -91,9 +92,9 @@ func ExampleTokenHandler() {
 		IssuedTokens: true,
 	}
 	mux := http.NewServeMux()
-	mux.Handle("POST /v1/tokens", idemhttp.TokenHandler(engine, policy, 15*time.Minute))
-	mux.Handle("GET /v1/idempotency", idemhttp.StatusHandler(engine, policy))
-	mux.Handle("POST /v1/trades", idemhttp.Middleware(engine, policy)(http.NotFoundHandler()))
+	mux.Handle("POST /v1/tokens", idemhttp.MustTokenHandler(engine, policy, 15*time.Minute))
+	mux.Handle("GET /v1/idempotency", idemhttp.MustStatusHandler(engine, policy))
+	mux.Handle("POST /v1/trades", idemhttp.MustNew(engine, policy)(http.NotFoundHandler()))
 
 	r := httptest.NewRequest("POST", "/v1/trades", nil)
 	r.Header.Set("Idempotency-Key", "made-up")
@@ -104,7 +105,7 @@ func ExampleTokenHandler() {
 	// 403 {"title":"Token is unknown","status":403,"detail":"This operation takes a one-time token that this server issued to the caller and that has not expired.","code":"token-unknown"}
 }
 
-func ExampleWithStatusPolicy() {
+func ExampleStatusHandler_policies() {
 	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
@@ -116,9 +117,10 @@ func ExampleWithStatusPolicy() {
 	})}
 	down := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 	mux := http.NewServeMux()
-	mux.Handle("POST /v1/refunds", idemhttp.Middleware(engine, refunds)(down))
-	mux.Handle("POST /v1/payments", idemhttp.Middleware(engine, payments)(down))
-	mux.Handle("GET /v1/idempotency", idemhttp.StatusHandler(engine, refunds, idemhttp.WithStatusPolicy("POST /v1/payments", payments)))
+	mux.Handle("POST /v1/refunds", idemhttp.MustNew(engine, refunds)(down))
+	mux.Handle("POST /v1/payments", idemhttp.MustNew(engine, payments)(down))
+	mux.Handle("GET /v1/idempotency", idemhttp.MustStatusHandler(engine, refunds,
+		exchange.Config{StatusPolicies: []idem.Policy{payments.ForRoute("POST /v1/payments")}}))
 
 	send := func(method, path, key string) string {
 		r := httptest.NewRequest(method, path, nil)
@@ -145,10 +147,10 @@ func ExampleStatusHandler() {
 	}
 	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant_demo", nil }}
 	mux := http.NewServeMux()
-	mux.Handle("POST /v1/payments", idemhttp.Middleware(engine, policy)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("POST /v1/payments", idemhttp.MustNew(engine, policy)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 	})))
-	mux.Handle("GET /v1/idempotency", idemhttp.StatusHandler(engine, policy))
+	mux.Handle("GET /v1/idempotency", idemhttp.MustStatusHandler(engine, policy))
 
 	for _, method := range []string{"GET", "POST", "GET"} {
 		path := map[string]string{"GET": "/v1/idempotency", "POST": "/v1/payments"}[method]
@@ -165,13 +167,13 @@ func ExampleStatusHandler() {
 }
 
 // Clients that send no key yet are served without protection.
-func ExampleWithOptionalKey() {
+func ExampleNew_optionalKey() {
 	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
 	}
 	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant_demo", nil }}
-	pay := idemhttp.Middleware(engine, policy, idemhttp.WithOptionalKey())(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	pay := idemhttp.MustNew(engine, policy, exchange.Config{OptionalKey: true})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 	}))
 	for _, key := range []string{"", "", "order-1001", "order-1001"} {

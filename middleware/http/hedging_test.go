@@ -85,7 +85,7 @@ func TestHedgedRequestRunsOnce(t *testing.T) {
 			release := make(chan struct{})
 			var runs atomic.Int64
 			var left atomic.Value
-			protect := idemhttp.Middleware(engine, idem.Policy{Name: "pay", Scope: merchant, DuplicateWait: tt.wait})
+			protect := idemhttp.MustNew(engine, idem.Policy{Name: "pay", Scope: merchant, DuplicateWait: tt.wait})
 			server := httptest.NewServer(protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				runs.Add(1)
 				<-release

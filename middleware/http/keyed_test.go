@@ -35,7 +35,7 @@ func TestRepeatsWhileFingerprintKeysAreRotated(t *testing.T) {
 		r.Header.Set("Idempotency-Key", "k1")
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		idemhttp.Middleware(engine, idem.Policy{Scope: merchant})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		idemhttp.MustNew(engine, idem.Policy{Scope: merchant})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusCreated)
 		})).ServeHTTP(w, r)
 		return w.Code, w.Header().Get("Idempotent-Replayed")

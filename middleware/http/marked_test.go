@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
 
@@ -22,14 +23,14 @@ func TestMarkOfAnotherServiceIsNotForwarded(t *testing.T) {
 		"streamed": func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() },
 	} {
 		for _, mark := range []string{"Idempotent-Replayed", "idempotent-replayed"} {
-			protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant}, idemhttp.WithStreaming())
+			protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant}, exchange.Config{Streaming: true})
 			srv := httptest.NewServer(protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.Header()[mark] = []string{"true"}
 				w.WriteHeader(http.StatusBadGateway)
 				answer(w)
 			})))
 			defer srv.Close()
-			client := http.Client{Transport: idemhttp.NewTransport(nil)}
+			client := http.Client{Transport: idemhttp.MustNewTransport(nil)}
 			resp, err := client.Post(srv.URL, "text/plain", strings.NewReader("amount=1"))
 			if err != nil {
 				t.Fatal(err)
@@ -45,7 +46,7 @@ func TestMarkOfAnotherServiceIsNotForwarded(t *testing.T) {
 // The middleware refuses an empty body in chunks, so the transport must not make one.
 func TestTransportSendsNoBodyAsNone(t *testing.T) {
 	t.Parallel()
-	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant})
 	srv := httptest.NewServer(protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			t.Errorf("length = %d, want 0", r.ContentLength)
@@ -58,7 +59,7 @@ func TestTransportSendsNoBodyAsNone(t *testing.T) {
 			"another":  between{http.DefaultTransport},
 			"tracing":  wrapping{http.DefaultTransport},
 		} {
-			client := http.Client{Transport: idemhttp.NewTransport(base, opts...)}
+			client := http.Client{Transport: idemhttp.MustNewTransport(base, opts...)}
 			resp, err := client.Post(srv.URL, "", nil)
 			if err != nil {
 				t.Fatal(err)
@@ -83,7 +84,7 @@ func TestTransportTakesNoOtherValueForTheMark(t *testing.T) {
 			}
 		}))
 		defer srv.Close()
-		client := http.Client{Transport: idemhttp.NewTransport(nil, idemhttp.WithKeysHonoured(), idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))}
+		client := http.Client{Transport: idemhttp.MustNewTransport(nil, idemhttp.WithKeysHonoured(), idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))}
 		resp, err := client.Post(srv.URL, "text/plain", strings.NewReader("amount=1"))
 		if err != nil {
 			t.Fatal(err)

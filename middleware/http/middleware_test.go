@@ -13,6 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -37,7 +38,7 @@ func TestRouteNamesThePolicy(t *testing.T) {
 		defer mu.Unlock()
 		routes[ev.Route] = true
 	}))
-	protect := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})
 	handler := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
 	mux := http.NewServeMux()
 	mux.Handle("POST /payments/{id}", handler)
@@ -53,7 +54,7 @@ func TestRouteNamesThePolicy(t *testing.T) {
 
 // Over HTTP/2 a stream is reset, also where the panic is swallowed.
 func TestHTTP2StreamIsBrokenOff(t *testing.T) {
-	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant})
 	handler := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "part")
@@ -81,7 +82,7 @@ func TestHTTP2StreamIsBrokenOff(t *testing.T) {
 
 // The server removes the files of a form that it knows of.
 func TestMultipartFormReachesTheServer(t *testing.T) {
-	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant})
 	h := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseMultipartForm(1); err != nil {
 			t.Error(err)
@@ -100,19 +101,19 @@ func TestMultipartFormReachesTheServer(t *testing.T) {
 	}
 }
 
-func TestMiddlewarePanicsOnWiringErrors(t *testing.T) {
+// What the suite finds to be wrong wiring makes the other forms panic.
+func TestWrongWiringPanics(t *testing.T) {
+	two := []exchange.Config{{}, {}}
 	for name, fn := range map[string]func(){
-		"Middleware":    func() { idemhttp.Middleware(nil, idem.Policy{Scope: merchant}) },
-		"StatusHandler": func() { idemhttp.StatusHandler(newEngine(t), idem.Policy{}) },
-		"no route": func() {
-			idemhttp.StatusHandler(newEngine(t), idem.Policy{Scope: merchant}, idemhttp.WithStatusPolicy("", idem.Policy{}))
-		},
-		"TokenHandler": func() { idemhttp.TokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
+		"no engine":   func() { idemhttp.MustNew(nil, idem.Policy{Scope: merchant}) },
+		"no scope":    func() { idemhttp.MustStatusHandler(newEngine(t), idem.Policy{}) },
+		"no time":     func() { idemhttp.MustTokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
+		"two configs": func() { idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant}, two...) },
 	} {
 		func() {
 			defer func() {
 				if err, ok := recover().(error); !ok || !strings.HasPrefix(err.Error(), "idemhttp: ") {
-					t.Errorf("%s panicked with %v", name, err)
+					t.Errorf("%s: panic with %v", name, err)
 				}
 			}()
 			fn()

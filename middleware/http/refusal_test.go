@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
 
@@ -24,7 +25,7 @@ func TestWriteRefusal(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		w.Header().Set("Content-Length", "7") // of the answer that the refusal takes the place of
-		idemhttp.WriteRefusal(w, refusal, nil, idemhttp.WithDocumentation(documentation))
+		exchange.WriteRefusal(w, refusal, documentation)
 		h := w.Header()
 		if got := strings.TrimSpace(w.Body.String()); w.Code != 409 || got != want || h.Get("Retry-After") != "2" ||
 			h.Get("Content-Type") != "application/problem+json" || h.Get("Cache-Control") != "no-store" || h["Content-Length"] != nil {
@@ -36,8 +37,8 @@ func TestWriteRefusal(t *testing.T) {
 // A format may change some refusals, and leave the others to WriteRefusal.
 func TestRefusalsOfAnotherFormatCanFallBack(t *testing.T) {
 	t.Parallel()
-	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant},
-		idemhttp.WithRefusals(func(w http.ResponseWriter, _ *http.Request, r *idem.Refusal) { idemhttp.WriteRefusal(w, r) }))
+	protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant},
+		exchange.Config{Refuse: func(w http.ResponseWriter, _ *http.Request, r *idem.Refusal) { exchange.WriteRefusal(w, r, "") }})
 	w := httptest.NewRecorder()
 	protect(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", nil))
 	if w.Code != 400 || strings.Count(w.Body.String(), "key-missing") != 1 {
@@ -50,7 +51,7 @@ func TestRefusalsOfAnotherFormatCanFallBack(t *testing.T) {
 func TestMadeUpMethodsAreOneRoute(t *testing.T) {
 	var routes []string
 	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev telemetry.Event) { routes = append(routes, ev.Route) }))
-	h := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})(http.NotFoundHandler())
+	h := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})(http.NotFoundHandler())
 	for _, method := range []string{"BREW", "WHEN", "POST"} {
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, "/", nil))
 	}

@@ -8,49 +8,26 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func options(o exchangetest.Options) []idemhttp.Option {
-	opts := []idemhttp.Option{nil, idemhttp.WithHeader(o.Header), idemhttp.WithReplayHeaders(o.Replay...)}
-	if o.Scope != nil {
-		opts = append(opts, idemhttp.WithScope(o.Scope))
-	}
-	if o.Operation != nil {
-		opts = append(opts, idemhttp.WithOperation(o.Operation))
-	}
-	opts = append(opts, idemhttp.WithComparedHeaders(o.Compared...), idemhttp.WithDocumentation(o.Documents))
-	if o.Methods != nil {
-		opts = append(opts, idemhttp.WithMethods(o.Methods...))
-	}
-	if o.Optional {
-		opts = append(opts, idemhttp.WithOptionalKey())
-	}
-	if o.Refusals != nil {
-		opts = append(opts, idemhttp.WithRefusals(o.Refusals))
-	}
-	for _, p := range o.StatusPolicies {
-		opts = append(opts, idemhttp.WithStatusPolicy(p.Route, p.Policy))
-	}
-	return opts
-}
-
 func TestMiddleware(t *testing.T) {
 	exchangetest.Run(t, exchangetest.Adapter{
-		Protect: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options, h http.Handler) (http.Handler, error) {
-			mw, err := idemhttp.New(engine, policy, options(o)...)
+		Protect: func(engine *idem.Engine, policy idem.Policy, cfg exchange.Config, h http.Handler) (http.Handler, error) {
+			protect, err := idemhttp.New(engine, policy, cfg)
 			if err != nil {
 				return nil, err
 			}
-			return mw(h), nil
+			return protect(h), nil
 		},
-		Status: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options) http.Handler {
-			return idemhttp.StatusHandler(engine, policy, options(o)...)
+		Status: func(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (http.Handler, error) {
+			return idemhttp.StatusHandler(engine, policy, cfg)
 		},
-		Tokens: func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler {
+		Tokens: func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) (http.Handler, error) {
 			return idemhttp.TokenHandler(engine, policy, ttl)
 		},
 	})

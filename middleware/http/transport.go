@@ -3,7 +3,6 @@ package idemhttp
 import (
 	"cmp"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
@@ -22,7 +20,7 @@ import (
 // you tell it that the server honours keys, it sends the request again with that key where this
 // may help.
 //
-//	client := &http.Client{Transport: idemhttp.NewTransport(nil, idemhttp.WithKeysHonoured("bank.example"))}
+//	client := &http.Client{Transport: idemhttp.MustNewTransport(nil, idemhttp.WithKeysHonoured("bank.example"))}
 //
 // # Keys
 //
@@ -46,7 +44,8 @@ import (
 // At a server that honours keys a request with a key is sent again after
 //
 //   - an error of the connection
-//   - a connection that breaks within a response of known length (see [WithResponseBuffer])
+//   - a connection that breaks within a response of known length, up to 1 MiB. The transport reads
+//     such a response before the caller gets it.
 //   - 429, 502, 503 and 504, and 409 with the code "in-progress"
 //   - 408, 409, 413, 425, 499 and all answers from 500 on that have Retry-After, such as an
 //     unknown outcome on which a resolver works
@@ -57,12 +56,10 @@ import (
 // a person. Do not take a new key for that operation, because it may have happened. An answer
 // with Idempotent-Replayed is the outcome and does not change, so it is final. The transport
 // waits as long as Retry-After says, and for a random part of a back-off that doubles.
-// [WithRetryAttempts], [WithRetryBackoff] and [WithRetryElapsed] set bounds, and so does the
-// request's context. The caller gets the last response.
+// [WithRetryBackoff] and [WithRetryElapsed] set bounds, and so does the request's context. The caller gets the last response.
 //
 // The body is sent again from [http.Request.GetBody], which [http.NewRequest] sets for
-// bodies in memory. Any other body is read into memory up to [WithRequestBuffer]. A
-// longer body is sent once.
+// bodies in memory. Any other body is read into memory up to 1 MiB. A longer body is sent once.
 //
 // net/http by itself repeats a request that has an Idempotency-Key over each connection that it has
 // kept, at any service. A transport directly on an [http.Transport]
@@ -83,24 +80,28 @@ var _ http.RoundTripper = (*Transport)(nil)
 
 // NewTransport returns a transport that sends through base. nil stands for
 // [http.DefaultTransport]. base bounds the time of an attempt, as
-// [http.Transport].ResponseHeaderTimeout does. NewTransport panics on options that
-// contradict themselves.
-func NewTransport(base http.RoundTripper, opts ...TransportOption) *Transport {
+// [http.Transport].ResponseHeaderTimeout does. The error is for options that contradict
+// themselves.
+func NewTransport(base http.RoundTripper, opts ...TransportOption) (*Transport, error) {
 	t := &Transport{base: base, options: transportOptions{
-		retry:          resend.Default(),
-		methods:        []string{http.MethodPost, http.MethodPatch},
-		header:         exchange.DefaultHeader,
-		requestBuffer:  DefaultRequestBuffer,
-		responseBuffer: DefaultResponseBuffer,
+		retry:   resend.Default(),
+		methods: []string{http.MethodPost, http.MethodPatch},
+		header:  exchange.DefaultHeader,
 	}}
 	if base == nil {
 		t.base = http.DefaultTransport
 	}
 	adapter.Apply(&t.options, opts)
 	if err := t.options.validate(); err != nil {
-		panic(fmt.Errorf("idemhttp: %w", err))
+		return nil, fmt.Errorf("idemhttp: %w", err)
 	}
-	return t
+	return t, nil
+}
+
+// MustNewTransport is [NewTransport] for known-good wiring. Like [regexp.MustCompile] it panics where
+// NewTransport returns an error.
+func MustNewTransport(base http.RoundTripper, opts ...TransportOption) *Transport {
+	return adapter.Must(NewTransport(base, opts...))
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -118,7 +119,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return t.base.RoundTrip(req)
 	}
-	body, bodyAgain, err := repeatable(req, t.options.requestBuffer)
+	body, bodyAgain, err := repeatable(req)
 	if err != nil {
 		return nil, fmt.Errorf("idemhttp: reading the request body: %w", err)
 	}
@@ -231,9 +232,6 @@ func (t *Transport) keyed(req *http.Request, bodyAgain func() (io.ReadCloser, er
 	if header == nil {
 		header = http.Header{}
 	}
-	if o.quoted {
-		key = idem.Key(key).Quoted()
-	}
 	header[o.header] = []string{key}
 	return header, nil
 }
@@ -248,25 +246,20 @@ func (o *transportOptions) honours(req *http.Request) bool {
 	})
 }
 
-// Buffers of a [Transport], in bytes.
-const (
-	DefaultRequestBuffer  = 1 << 20
-	DefaultResponseBuffer = 1 << 20
-)
+// maxBuffer bounds, in bytes, a request body that is kept in memory to be sent again, and a response
+// that is read before the caller gets it.
+const maxBuffer = 1 << 20
 
 // TransportOption changes a [Transport]. A nil option is ignored.
 type TransportOption func(*transportOptions)
 
 type transportOptions struct {
-	retry          resend.Policy
-	honoured       bool     // the servers honour keys
-	hosts          []string // these servers do; empty stands for all
-	methods        []string
-	header         string
-	quoted         bool
-	callName       func(*http.Request) string
-	requestBuffer  int64
-	responseBuffer int64
+	retry    resend.Policy
+	honoured bool     // the servers honour keys
+	hosts    []string // these servers do; empty stands for all
+	methods  []string
+	header   string
+	callName func(*http.Request) string
 }
 
 // WithKeysHonoured states that the servers honour keys: a request that comes a second time with
@@ -277,13 +270,6 @@ func WithKeysHonoured(hosts ...string) TransportOption {
 	return func(o *transportOptions) { o.honoured, o.hosts = true, slices.Clone(hosts) }
 }
 
-// WithRetryAttempts bounds the number of attempts, the first one included. The
-// default of 100 leaves it to the time ([WithRetryElapsed]) to bound a request. With 1
-// the transport only adds keys.
-func WithRetryAttempts(n int) TransportOption {
-	return func(o *transportOptions) { o.retry.Attempts = n }
-}
-
 // WithRetryBackoff sets the longest pause before the second attempt, and the longest
 // pause to which it doubles. The defaults are 100 ms and 5 s. The pause is a random part
 // of it, in addition to the pause from the server.
@@ -292,7 +278,7 @@ func WithRetryBackoff(first, most time.Duration) TransportOption {
 }
 
 // WithRetryElapsed bounds the time in which attempts start, counted from the first one.
-// The default is 1 minute. The request's context bounds it as well.
+// The default is 1 minute, and with 0 each request is sent once. The request's context bounds it as well.
 func WithRetryElapsed(d time.Duration) TransportOption {
 	return func(o *transportOptions) { o.retry.Elapsed = d }
 }
@@ -304,16 +290,9 @@ func WithKeyedMethods(methods ...string) TransportOption {
 	return func(o *transportOptions) { o.methods = slices.Clone(methods) }
 }
 
-// WithKeyHeader names the request header with the key. The default is Idempotency-Key.
-func WithKeyHeader(name string) TransportOption {
+// WithHeader names the request header with the key. The default is Idempotency-Key.
+func WithHeader(name string) TransportOption {
 	return func(o *transportOptions) { o.header = http.CanonicalHeaderKey(name) }
-}
-
-// WithQuotedKeys sends keys as quoted strings, as
-// draft-ietf-httpapi-idempotency-key-header wants them. The default is the bare key, as
-// most services expect it. This package takes both.
-func WithQuotedKeys() TransportOption {
-	return func(o *transportOptions) { o.quoted = true }
 }
 
 // WithCallName names a request, for the key derived inside of an execution. The name has to
@@ -323,25 +302,8 @@ func WithCallName(fn func(*http.Request) string) TransportOption {
 	return func(o *transportOptions) { o.callName = fn }
 }
 
-// WithRequestBuffer bounds the body in memory if GetBody is not set. The
-// default is DefaultRequestBuffer. A longer body is sent once.
-func WithRequestBuffer(bytes int64) TransportOption {
-	return func(o *transportOptions) { o.requestBuffer = bytes }
-}
-
-// WithResponseBuffer bounds the response that is read before the caller gets it. If the
-// connection breaks within such a response, the request can be sent again. The default
-// is DefaultResponseBuffer. Responses of unknown length may never end. The caller gets
-// them as they come.
-func WithResponseBuffer(bytes int64) TransportOption {
-	return func(o *transportOptions) { o.responseBuffer = bytes }
-}
-
 func (o *transportOptions) validate() error {
-	switch {
-	case o.requestBuffer < 0 || o.responseBuffer < 0:
-		return errors.New("a buffer cannot be negative")
-	case !adapter.IsToken(o.header):
+	if !adapter.IsToken(o.header) {
 		return fmt.Errorf("%q is not a header name", o.header)
 	}
 	return o.retry.Validate()

@@ -28,7 +28,7 @@ func service(t *testing.T, policy idem.Policy, h http.HandlerFunc) string {
 		t.Fatal(err)
 	}
 	policy.AllowGlobalKeys = true
-	srv := httptest.NewServer(idemhttp.Middleware(engine, policy)(h))
+	srv := httptest.NewServer(idemhttp.MustNew(engine, policy)(h))
 	t.Cleanup(func() {
 		srv.Close()
 		if err := engine.Close(context.Background()); err != nil {
@@ -51,7 +51,7 @@ func TestTransportInAChainOfServices(t *testing.T) {
 	})
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	client := &http.Client{Transport: idemhttp.NewTransport(noteKeys{base, &mu, &keys}, honoured)}
+	client := &http.Client{Transport: idemhttp.MustNewTransport(noteKeys{base, &mu, &keys}, honoured)}
 	front := service(t, idem.Policy{InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })},
 		func(w http.ResponseWriter, r *http.Request) {
 			key, err := idem.DownstreamKey(r.Context(), "POST "+strings.TrimPrefix(back, "http://")+"/charges")
@@ -122,7 +122,7 @@ func TestCallNames(t *testing.T) {
 	t.Parallel()
 	var derived []string
 	f := &flaky{}
-	named := idemhttp.NewTransport(f, honoured, idemhttp.WithCallName(func(r *http.Request) string { return r.Header.Get("X-Call") }))
+	named := idemhttp.MustNewTransport(f, honoured, idemhttp.WithCallName(func(r *http.Request) string { return r.Header.Get("X-Call") }))
 	keyedPost(t, service(t, idem.Policy{}, func(_ http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{"fee", "amount", "fee", ""} {
 			req := post(t, r.Context(), "{}")
@@ -161,7 +161,7 @@ func TestRequestsWithoutAKeyAreEffects(t *testing.T) {
 			t.Cleanup(back.Close)
 			base := &http.Transport{}
 			t.Cleanup(base.CloseIdleConnections)
-			client := &http.Client{Transport: idemhttp.NewTransport(base, honoured)}
+			client := &http.Client{Transport: idemhttp.MustNewTransport(base, honoured)}
 			var runs atomic.Int64
 			front := service(t, idem.Policy{}, func(w http.ResponseWriter, r *http.Request) {
 				runs.Add(1)

@@ -37,7 +37,7 @@ func TestTransportSendsNothingForAnExecutionThatHasEnded(t *testing.T) {
 	t.Cleanup(bank.Close)
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	client := &http.Client{Transport: idemhttp.NewTransport(base, honoured)}
+	client := &http.Client{Transport: idemhttp.MustNewTransport(base, honoured)}
 	var left context.Context
 	keyedPost(t, service(t, idem.Policy{}, func(_ http.ResponseWriter, r *http.Request) { left = context.WithoutCancel(r.Context()) }))
 	for _, tt := range []struct {
@@ -96,7 +96,7 @@ func TestTransportDoesNotRepeatForAnExecutionThatHasEnded(t *testing.T) {
 	t.Cleanup(bank.Close)
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	client := &http.Client{Transport: idemhttp.NewTransport(base, honoured, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))}
+	client := &http.Client{Transport: idemhttp.MustNewTransport(base, honoured, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))}
 	keyedPost(t, service(t, idem.Policy{}, func(_ http.ResponseWriter, r *http.Request) {
 		ctx := context.WithoutCancel(r.Context())
 		go func() {

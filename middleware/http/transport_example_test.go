@@ -22,7 +22,7 @@ func ExampleNewTransport() {
 	}))
 	defer server.Close()
 
-	client := &http.Client{Transport: idemhttp.NewTransport(nil, idemhttp.WithKeysHonoured())}
+	client := &http.Client{Transport: idemhttp.MustNewTransport(nil, idemhttp.WithKeysHonoured())}
 	resp, err := client.Post(server.URL+"/v1/payments", "application/json", strings.NewReader(`{"amount":1250}`))
 	if err != nil {
 		fmt.Println(err)

@@ -41,9 +41,9 @@ func TestTwoRequestsOfOneHandler(t *testing.T) {
 		"one name, the same request": {[4]string{"POST", "http://bank/pay", "1", "a"}, [4]string{"POST", "http://bank/pay", "1", "a"}, true, false},
 	} {
 		base := &sends{}
-		client := http.Client{Transport: idemhttp.NewTransport(base, byHeader)}
+		client := http.Client{Transport: idemhttp.MustNewTransport(base, byHeader)}
 		var errs [2]error
-		protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
+		protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant})
 		r := httptest.NewRequest(http.MethodPost, "/", http.NoBody)
 		r.Header.Set("Idempotency-Key", "k1")
 		protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -23,17 +23,17 @@ import (
 
 // repeatable returns the body of the first attempt, and a function for the body of each
 // later one. The function is nil if the body cannot be sent again.
-func repeatable(req *http.Request, limit int64) (body io.ReadCloser, again func() (io.ReadCloser, error), err error) {
+func repeatable(req *http.Request) (body io.ReadCloser, again func() (io.ReadCloser, error), err error) {
 	switch body := req.Body; {
 	case body == nil || body == http.NoBody:
 		return body, func() (io.ReadCloser, error) { return body, nil }, nil
 	case req.GetBody != nil:
 		return body, req.GetBody, nil
-	case req.ContentLength > limit:
+	case req.ContentLength > maxBuffer:
 		return body, nil, nil
 	}
-	read, err := io.ReadAll(io.LimitReader(req.Body, limit+1))
-	if err == nil && int64(len(read)) > limit {
+	read, err := io.ReadAll(io.LimitReader(req.Body, maxBuffer+1))
+	if err == nil && len(read) > maxBuffer {
 		return readCloser{io.MultiReader(bytes.NewReader(read), req.Body), req.Body}, nil, nil
 	}
 	if closed := req.Body.Close(); err == nil {
@@ -61,7 +61,7 @@ func (t *Transport) send(req *http.Request) (resp *http.Response, head []byte, e
 		return resp, nil, err
 	}
 	length := resp.ContentLength
-	known := length > 0 && length <= t.options.responseBuffer
+	known := length > 0 && length <= maxBuffer
 	if !known && !isConflict(resp) || req.Method == http.MethodHead {
 		return resp, nil, nil
 	}

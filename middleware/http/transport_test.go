@@ -195,7 +195,7 @@ func TestTransportRetries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &flaky{}
 				f.answers = []func(*http.Request) (*http.Response, error){tt.answer(f)}
-				resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(post(t, t.Context(), "body"))
+				resp, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(post(t, t.Context(), "body"))
 				if !tt.again {
 					if len(f.times) != 1 {
 						t.Errorf("%d attempts, want 1", len(f.times))
@@ -231,9 +231,9 @@ func TestTransportBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{}
 		f.answers = slices.Repeat([]func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}, 1000)
-		resp, err := idemhttp.NewTransport(f, honoured, nil, idemhttp.WithRetryAttempts(3)).RoundTrip(post(t, t.Context(), ""))
-		if err != nil || resp.StatusCode != 503 || len(f.times) != 3 {
-			t.Fatalf("RoundTrip() = %v, %v after %d attempts, want 503 after 3", resp, err, len(f.times))
+		resp, err := idemhttp.MustNewTransport(f, honoured, nil, idemhttp.WithRetryElapsed(0)).RoundTrip(post(t, t.Context(), ""))
+		if err != nil || resp.StatusCode != 503 || len(f.times) != 1 {
+			t.Fatalf("RoundTrip() = %v, %v after %d attempts, want 503 after one", resp, err, len(f.times))
 		}
 		if b, _ := io.ReadAll(resp.Body); string(b) != "busy" {
 			t.Errorf("body = %q, want the last one", b)
@@ -241,7 +241,7 @@ func TestTransportBounds(t *testing.T) {
 		resp.Body.Close()
 
 		f.times = nil
-		resp, err = idemhttp.NewTransport(f, honoured, idemhttp.WithRetryAttempts(1000), idemhttp.WithRetryElapsed(10*time.Second), idemhttp.WithRetryBackoff(time.Second, time.Second)).
+		resp, err = idemhttp.MustNewTransport(f, honoured, idemhttp.WithRetryElapsed(10*time.Second), idemhttp.WithRetryBackoff(time.Second, time.Second)).
 			RoundTrip(post(t, t.Context(), ""))
 		if took := f.times[len(f.times)-1]; err != nil || took > 10*time.Second || len(f.times) < 10 {
 			t.Errorf("%d attempts in %v, want at least 10 in 10 s", len(f.times), took)
@@ -249,10 +249,10 @@ func TestTransportBounds(t *testing.T) {
 		resp.Body.Close()
 
 		f.times = nil
-		resp, err = idemhttp.NewTransport(f, honoured, idemhttp.WithRetryAttempts(9), idemhttp.WithRetryBackoff(time.Nanosecond, time.Microsecond)).
+		resp, err = idemhttp.MustNewTransport(f, honoured, idemhttp.WithRetryElapsed(8*time.Microsecond), idemhttp.WithRetryBackoff(time.Nanosecond, time.Microsecond)).
 			RoundTrip(post(t, t.Context(), ""))
-		if took := f.times[len(f.times)-1]; err != nil || took > 8*time.Microsecond {
-			t.Errorf("9 attempts in %v, want them within 8 microseconds", took)
+		if took := f.times[len(f.times)-1]; err != nil || took > 8*time.Microsecond || len(f.times) < 9 {
+			t.Errorf("%d attempts in %v, want at least 9 within 8 microseconds", len(f.times), took)
 		}
 		resp.Body.Close()
 	})
@@ -265,14 +265,14 @@ func TestTransportStopsWithItsContext(t *testing.T) {
 		f.answers = []func(*http.Request) (*http.Response, error){f.status(503, http.Header{"Retry-After": {"10"}}, "busy")}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		_, err := idemhttp.NewTransport(f, honoured).RoundTrip(post(t, ctx, ""))
+		_, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(post(t, ctx, ""))
 		if !errors.Is(err, context.Canceled) || len(f.times) != 1 || time.Since(f.began) != time.Second || f.open != 0 {
 			t.Errorf("RoundTrip() = %v after %d attempts and %v, want an end after 1 s", err, len(f.times), time.Since(f.began))
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		f.times = nil
-		resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(post(t, ctx, ""))
+		resp, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(post(t, ctx, ""))
 		if err != nil || resp.StatusCode != 503 || time.Since(f.began) != 0 {
 			t.Errorf("RoundTrip() = %v, %v after %v, want 503 at once: the deadline comes first", resp, err, time.Since(f.began))
 		}
@@ -292,7 +292,7 @@ func TestTransportKeys(t *testing.T) {
 			change(req)
 		}
 		before := req.Header.Clone()
-		resp, err := idemhttp.NewTransport(f, append(opts, honoured)...).RoundTrip(req)
+		resp, err := idemhttp.MustNewTransport(f, append(opts, honoured)...).RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,16 +317,13 @@ func TestTransportKeys(t *testing.T) {
 	if key := send("POST", nil, idemhttp.WithKeyedMethods("PUT")); key != "" {
 		t.Errorf("POST has key %q", key)
 	}
-	if key := send("POST", nil, idemhttp.WithQuotedKeys()); len(key) != 38 || key[0] != '"' {
-		t.Errorf("key = %s, want it quoted", key)
-	}
 	if key := send("GET", func(r *http.Request) { r.Header.Set("Idempotency-Key", "mine") }); key != "mine" {
 		t.Errorf("key = %q, want the caller's", key)
 	}
 	if key := send("POST", func(r *http.Request) { r.Header["Idempotency-Key"] = nil }); key != "" {
 		t.Errorf("key = %q, want none", key)
 	}
-	if key := send("POST", func(r *http.Request) { r.Header = http.Header{"X-Key": {"k"}} }, idemhttp.WithKeyHeader("x-key")); key != "" {
+	if key := send("POST", func(r *http.Request) { r.Header = http.Header{"X-Key": {"k"}} }, idemhttp.WithHeader("x-key")); key != "" {
 		t.Errorf("key = %q, want it in another header", key)
 	}
 }
@@ -337,13 +334,13 @@ func TestTransportSendsWithoutAKeyOnce(t *testing.T) {
 	f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 	req := post(t, t.Context(), "")
 	req.Method = http.MethodGet
-	resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(req)
+	resp, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(req)
 	if err != nil || resp.StatusCode != 503 || len(f.times) != 1 {
 		t.Errorf("RoundTrip() = %v, %v after %d attempts, want 503 at once", resp, err, len(f.times))
 	}
 	resp.Body.Close()
 	f = &flaky{answers: []func(*http.Request) (*http.Response, error){fails(io.ErrUnexpectedEOF)}}
-	if _, err := idemhttp.NewTransport(f, honoured).RoundTrip(req); !errors.Is(err, io.ErrUnexpectedEOF) || len(f.times) != 1 {
+	if _, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(req); !errors.Is(err, io.ErrUnexpectedEOF) || len(f.times) != 1 {
 		t.Errorf("RoundTrip() = %v after %d attempts, want %v at once", err, len(f.times), io.ErrUnexpectedEOF)
 	}
 }
@@ -360,6 +357,9 @@ func (o *onlyOnce) Close() error {
 	return o.err
 }
 
+// long is as long as what the transport keeps in memory.
+var long = strings.Repeat("12345678", 1<<17)
+
 func TestTransportBodies(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -369,10 +369,10 @@ func TestTransportBodies(t *testing.T) {
 		attempts int
 		wantErr  bool
 	}{
-		{"within the buffer", strings.NewReader("12345678"), -1, 2, false},
-		{"as long as the buffer, and it says so", strings.NewReader("12345678"), 8, 2, false},
-		{"longer", strings.NewReader("123456789"), -1, 1, false},
-		{"longer, and it says so", strings.NewReader("123456789"), 9, 1, false},
+		{"within the buffer", strings.NewReader(long), -1, 2, false},
+		{"as long as the buffer, and it says so", strings.NewReader(long), int64(len(long)), 2, false},
+		{"longer", strings.NewReader(long + "9"), -1, 1, false},
+		{"longer, and it says so", strings.NewReader(long + "9"), int64(len(long)) + 1, 1, false},
 		{"broken", io.MultiReader(strings.NewReader("12"), errorReader{}), -1, 0, true},
 		{"broken at its end", brokenClose{strings.NewReader("12")}, -1, 0, true},
 	}
@@ -388,7 +388,7 @@ func TestTransportBodies(t *testing.T) {
 					body.err = errors.New("broken")
 				}
 				req.Body, req.GetBody, req.ContentLength = body, nil, tt.length
-				resp, err := idemhttp.NewTransport(f, honoured, idemhttp.WithRequestBuffer(8)).RoundTrip(req)
+				resp, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(req)
 				if (err != nil) != tt.wantErr || len(f.times) != tt.attempts || !body.closed {
 					t.Fatalf("RoundTrip() = %v, %v after %d attempts (body closed %v), want %d", resp, err, len(f.times), body.closed, tt.attempts)
 				}
@@ -400,8 +400,8 @@ func TestTransportBodies(t *testing.T) {
 					t.Errorf("%d bodies sent, want one for each of %d attempts", len(f.bodies), tt.attempts)
 				}
 				for _, got := range f.bodies {
-					if got != "12345678" && got != "123456789" {
-						t.Errorf("body = %q, want all of it", got)
+					if got != long && got != long+"9" {
+						t.Errorf("body of %d bytes, want all of it", len(got))
 					}
 				}
 			})
@@ -414,7 +414,7 @@ func TestTransportBodies(t *testing.T) {
 			f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 			req := post(t, t.Context(), "x")
 			req.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("gone") }
-			if _, err := idemhttp.NewTransport(f, honoured).RoundTrip(req); err == nil || f.open != 0 {
+			if _, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(req); err == nil || f.open != 0 {
 				t.Errorf("RoundTrip() = %v, want an error", err)
 			}
 		})
@@ -426,7 +426,7 @@ func TestTransportBodies(t *testing.T) {
 			f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 			req := post(t, t.Context(), "")
 			req.Body, req.GetBody = nil, nil
-			resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(req)
+			resp, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(req)
 			if err != nil || resp.StatusCode != 201 {
 				t.Fatalf("RoundTrip() = %v, %v, want 201", resp, err)
 			}
@@ -472,7 +472,7 @@ func TestTransportOverABreakingConnection(t *testing.T) {
 		_, _ = bufio.NewReader(r.Body).WriteTo(w)
 	}))
 	defer srv.Close()
-	transport := idemhttp.NewTransport(&http.Transport{}, honoured, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))
+	transport := idemhttp.MustNewTransport(&http.Transport{}, honoured, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))
 	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
 	resp, err := client.Post(srv.URL, "text/plain", bytes.NewBufferString("pay"))
@@ -493,11 +493,10 @@ func TestTransportOverABreakingConnection(t *testing.T) {
 func TestTransportOptionsThatContradictThemselves(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]idemhttp.TransportOption{
-		"no attempt": idemhttp.WithRetryAttempts(0),
-		"a header":   idemhttp.WithKeyHeader("a b"),
-		"no header":  idemhttp.WithKeyHeader(""),
-		"a buffer":   idemhttp.WithRequestBuffer(-1),
-		"another":    idemhttp.WithResponseBuffer(-1),
+		"a negative time": idemhttp.WithRetryElapsed(-1),
+		"no back-off":     idemhttp.WithRetryBackoff(0, 0),
+		"a header":        idemhttp.WithHeader("a b"),
+		"no header":       idemhttp.WithHeader(""),
 	} {
 		func() {
 			defer func() {
@@ -505,10 +504,9 @@ func TestTransportOptionsThatContradictThemselves(t *testing.T) {
 					t.Errorf("%s: no panic", name)
 				}
 			}()
-			idemhttp.NewTransport(nil, opt)
+			idemhttp.MustNewTransport(nil, opt)
 		}()
 	}
-	idemhttp.NewTransport(nil, idemhttp.WithRequestBuffer(0), idemhttp.WithResponseBuffer(0)) // may be off
 }
 
 // A response that may be long reaches the caller as it comes. Nothing of it is read ahead.
@@ -525,15 +523,15 @@ func TestTransportStreamsLongResponses(t *testing.T) {
 		"of unknown length":            {"POST", 200, nil, -1, false},
 		"a problem of unknown length":  {"POST", 503, h, -1, false},
 		"a conflict of unknown length": {"POST", 409, nil, -1, false},
-		"over the buffer":              {"POST", 200, nil, 9, false},
-		"as long as the buffer":        {"POST", 200, nil, 8, true},
+		"over the buffer":              {"POST", 200, nil, int64(len(long)) + 1, false},
+		"as long as the buffer":        {"POST", 200, nil, int64(len(long)), true},
 		"an answer to HEAD":            {"HEAD", 200, nil, 8, false},
 		"empty":                        {"POST", 200, nil, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := &flaky{}
-			read := &noted{Reader: strings.NewReader("12345678")}
+			read := &noted{Reader: strings.NewReader(long)}
 			f.answers = []func(*http.Request) (*http.Response, error){func(req *http.Request) (*http.Response, error) {
 				resp := f.respond(req, tt.status, tt.header, "")
 				resp.Body, resp.ContentLength = closer{read, f}, tt.length
@@ -542,12 +540,12 @@ func TestTransportStreamsLongResponses(t *testing.T) {
 			req := post(t, t.Context(), "x")
 			req.Method = tt.method
 			req.Header.Set("Idempotency-Key", "k1")
-			resp, err := idemhttp.NewTransport(f, honoured, idemhttp.WithResponseBuffer(8), idemhttp.WithRetryAttempts(1)).RoundTrip(req)
+			resp, err := idemhttp.MustNewTransport(f, honoured, idemhttp.WithRetryElapsed(0)).RoundTrip(req)
 			if err != nil || resp.StatusCode != tt.status || (read.reads > 0) != tt.ahead || len(f.times) != 1 {
 				t.Fatalf("RoundTrip() = %v, %v after %d attempts, with %d reads; want it read ahead: %v", resp, err, len(f.times), read.reads, tt.ahead)
 			}
-			if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "12345678" {
-				t.Errorf("body = %q, %v, want all of it", b, err)
+			if b, err := io.ReadAll(resp.Body); err != nil || string(b) != long {
+				t.Errorf("body of %d bytes, %v, want all of it", len(b), err)
 			}
 			resp.Body.Close()
 		})
@@ -577,7 +575,7 @@ func TestTransportKeepsTheHeaders(t *testing.T) {
 		}}
 		req := post(t, t.Context(), "x")
 		req.Header = header
-		resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(req)
+		resp, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -595,7 +593,7 @@ func TestTransportSendsARequestWithItsOwnKeyAgain(t *testing.T) {
 		f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 		req := post(t, t.Context(), "x")
 		req.Header.Set("Idempotency-Key", "mine")
-		resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(req)
+		resp, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(req)
 		if err != nil || resp.StatusCode != 201 || !slices.Equal(f.keys, []string{"mine", "mine"}) {
 			t.Fatalf("RoundTrip() = %v, %v with keys %q, want 201 with the caller's key twice", resp, err, f.keys)
 		}
@@ -607,11 +605,11 @@ func TestTransportSendsARequestWithItsOwnKeyAgain(t *testing.T) {
 func TestTransportClosesIdleConnections(t *testing.T) {
 	t.Parallel()
 	base := &idle{}
-	(&http.Client{Transport: idemhttp.NewTransport(base, honoured)}).CloseIdleConnections()
+	(&http.Client{Transport: idemhttp.MustNewTransport(base, honoured)}).CloseIdleConnections()
 	if !base.closed {
 		t.Error("the idle connections are open")
 	}
-	idemhttp.NewTransport(&flaky{}).CloseIdleConnections()
+	idemhttp.MustNewTransport(&flaky{}).CloseIdleConnections()
 }
 
 type idle struct {

@@ -17,8 +17,8 @@ import (
 )
 
 // Two requests with one key are in the text that Prometheus reads.
-func ExampleNew() {
-	engine, err := idem.New(memorylock.New(), memorystore.New(), idemprom.New().Engine())
+func ExampleMustNew() {
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idemprom.MustNew(nil).Engine())
 	if err != nil {
 		panic(err)
 	}
@@ -45,10 +45,10 @@ func ExampleNew() {
 }
 
 // A service with a registry of its own gives it to the observer, and serves it.
-func ExampleNewIn() {
+func ExampleMustNew_registry() {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector()) // what the service has there
-	engine, err := idem.New(memorylock.New(), memorystore.New(), idemprom.NewIn(registry).Engine())
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idemprom.MustNew(registry).Engine())
 	if err != nil {
 		panic(err)
 	}

@@ -31,7 +31,7 @@ func TestBesideAnExporterOfTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	orders.Add(t.Context(), 1)
-	engine, err := idem.New(memorylock.New(), memorystore.New(), idemprom.NewIn(registry).Engine())
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idemprom.MustNew(registry).Engine())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,12 +48,12 @@ func TestBesideAnExporterOfTheService(t *testing.T) {
 func TestSecondObserverOfARegistryIsRefused(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	idemprom.NewIn(registry)
-	idemprom.NewIn(prometheus.NewRegistry())
+	idemprom.MustNew(registry)
+	idemprom.MustNew(prometheus.NewRegistry())
 	defer func() {
 		if recover() == nil {
-			t.Error("a second NewIn() for a registry did not panic")
+			t.Error("a second MustNew() for a registry did not panic")
 		}
 	}()
-	idemprom.NewIn(registry)
+	idemprom.MustNew(registry)
 }

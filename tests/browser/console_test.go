@@ -53,20 +53,20 @@ func startService(t *testing.T, opts ...memorystore.Option) *service {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.engine.Close(context.Background()) })
-	page, err = console.New(console.Config{Engine: s.engine, Service: "payments", Log: slog.New(slog.DiscardHandler),
+	authorise := func(r *http.Request) (console.Operator, error) {
+		if name, password, _ := r.BasicAuth(); password == "secret" {
+			return console.Operator{Name: name, MaySettle: name == "ada", MaySeeResponses: name == "ada"}, nil
+		}
+		return console.Operator{}, console.ErrUnauthorised
+	}
+	page, err = console.New(s.engine, authorise, console.Config{Service: "payments", Log: slog.New(slog.DiscardHandler),
 		ScopeHint: "the merchant, such as merchant_demo", Idemctl: true,
 		LookUp: func(_ context.Context, _, op string) (console.Found, error) {
 			found, err := s.found, s.lookUpErr
 			found.More = "curl https://ledger.example/payments?operation_id=" + op
 			return found, err
 		},
-		Policies: func(string) (idem.Policy, bool) { return s.policy, true },
-		Authorise: func(r *http.Request) (console.Operator, error) {
-			if name, password, _ := r.BasicAuth(); password == "secret" {
-				return console.Operator{Name: name, MaySettle: name == "ada", MaySeeResponses: name == "ada"}, nil
-			}
-			return console.Operator{}, console.ErrUnauthorised
-		}})
+		Policies: []idem.Policy{s.policy}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -184,7 +184,7 @@ func (w *world) decide(p *process, key int) error {
 	if n := len(w.ledger.paid(idOf(key).OperationID())); n > 0 {
 		resolution = idem.Applied(idem.Response{Body: []byte(receipt(idOf(key).OperationID(), n))})
 	}
-	policy, _ := w.policy(routeOf(key))
+	policy := w.policy(routeOf(key))
 	ctx, cancel := context.WithTimeout(context.WithValue(p.ctx, at{}, p), 10*time.Second)
 	defer cancel()
 	_, err := p.engine.Decide(ctx, idOf(key), driver.Attempt{}, resolution, driver.Decision{By: "operator"}, &policy)

@@ -24,7 +24,7 @@ const scope = "tenant"
 func idOf(key int) driver.KeyID { return idem.NewKeyID(scope, keyOf(key)) }
 
 // policy is the policy of a route.
-func (w *world) policy(route string) (idem.Policy, bool) {
+func (w *world) policy(route string) idem.Policy {
 	p := idem.Policy{Name: route, ResolverTimeout: w.plan.Session / 2, DuplicateWait: w.plan.Wait}
 	switch route {
 	case "ask":
@@ -34,7 +34,15 @@ func (w *world) policy(route string) (idem.Policy, bool) {
 	case "again":
 		p.InDoubt = idem.RunAgain()
 	}
-	return p, true
+	return p
+}
+
+// policies are those of all routes.
+func (w *world) policies() (policies []idem.Policy) {
+	for _, route := range routes {
+		policies = append(policies, w.policy(route))
+	}
+	return policies
 }
 
 // at is the process on which a handler or a resolver runs.
@@ -145,7 +153,7 @@ func (w *world) request(p *process, key int) (idem.Result, error) {
 	if p.ctx.Err() != nil || p.engine == nil {
 		return idem.Result{}, errDead
 	}
-	policy, _ := w.policy(routeOf(key))
+	policy := w.policy(routeOf(key))
 	type answer struct {
 		res idem.Result
 		err error

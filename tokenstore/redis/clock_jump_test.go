@@ -284,7 +284,7 @@ func TestJumpIsSeenAfterTheProcessThatSawIt(t *testing.T) {
 // A store that accepts losses by itself accepts a jump too, because markers remember the keys.
 func TestJumpIsAcceptedWithoutAnOperator(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]Option{"with a witness": {WithWitness(new(register))}, "without": nil} {
+	for name, opts := range map[string][]Option{"with a witness": {witnessed(new(register))}, "without": nil} {
 		m := startMini(t)
 		accepted := 0
 		s := open(t, connect(t, "redis://"+m.Addr()), append(opts, WithLossAcceptance(func(_ context.Context, n int) { accepted += n }))...)

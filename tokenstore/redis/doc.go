@@ -10,7 +10,7 @@
 // The store notices a loss of records in Redis, shard by shard. Begin and Issue then fail
 // with driver.ErrStoreLost until an operator has called [Store.AcceptLoss]. For this each
 // shard holds a UUID, its incarnation, and every Begin carries and compares it. In a
-// cluster the shards of the other primaries go on. [WithWitnessIn] keeps a copy of the
+// cluster the shards of the other primaries go on. [WithWitness] keeps a copy of the
 // incarnations outside of Redis. Processes started after the loss then notice it too.
 // Without a witness each process compares with the incarnations from its own start. A
 // store in use asks its witness every two seconds whether its Redis is still the right

@@ -42,13 +42,13 @@ func Example() {
 
 // A witness in ZooKeeper remembers which Redis has the records. A process that starts after Redis
 // has lost them then gets driver.ErrStoreLost.
-func ExampleWithWitnessIn() {
+func ExampleWithWitness() {
 	open := func(ctx context.Context, locks *zookeeper.Client) (*redisstore.Store, error) {
 		client, err := redisstore.Connect("redis://redis:6379")
 		if err != nil {
 			return nil, err
 		}
-		return redisstore.New(ctx, client, redisstore.WithWitnessIn(recipes.Registers(locks)))
+		return redisstore.New(ctx, client, redisstore.WithWitness(recipes.Registers(locks)))
 	}
 	_ = open // it needs servers
 	// Output:

@@ -61,8 +61,8 @@ func TestFailoverToAReplicaThatHasEverything(t *testing.T) {
 	t.Parallel()
 	servers := testserver.StartSentinel(t, 1)
 	w := new(register)
-	s := open(t, connect(t, sentinelAddr(servers)), WithWitness(w))
-	careful := open(t, connect(t, sentinelAddr(servers)), WithWitness(w), WithReplicas(1, patient))
+	s := open(t, connect(t, sentinelAddr(servers)), witnessed(w))
+	careful := open(t, connect(t, sentinelAddr(servers)), witnessed(w), WithReplicas(1, patient))
 	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, careful, id, req)
 
@@ -121,8 +121,8 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 	t.Parallel()
 	servers := testserver.StartSentinel(t, 1)
 	w := new(register)
-	s := open(t, connect(t, sentinelAddr(servers)), WithWitness(w))
-	careful := open(t, connect(t, sentinelAddr(servers)), WithWitness(w), WithReplicas(1, patient))
+	s := open(t, connect(t, sentinelAddr(servers)), witnessed(w))
+	careful := open(t, connect(t, sentinelAddr(servers)), witnessed(w), WithReplicas(1, patient))
 	if err := servers.Primary().AwaitReplica(servers.Replica()); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, s, id, req) // its handler charges the card now
 	careID, careReq := newAttempt(driver.ClientKey)
-	hasty := open(t, connect(t, sentinelAddr(servers)), WithWitness(w), WithReplicas(1, impatient))
+	hasty := open(t, connect(t, sentinelAddr(servers)), witnessed(w), WithReplicas(1, impatient))
 	wantRefused(t, hasty, careID, careReq) // its handler has not run
 
 	promote(t, servers)
@@ -194,7 +194,7 @@ func TestFailoverToAnEmptyReplicaIsALoss(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			servers := testserver.StartSentinel(t, 1)
 			w := new(register)
-			s := open(t, connect(t, sentinelAddr(servers)), WithWitness(w))
+			s := open(t, connect(t, sentinelAddr(servers)), witnessed(w))
 			alone := open(t, connect(t, sentinelAddr(servers))) // remembers the incarnations from its start
 			id, req := newAttempt(driver.ClientKey)
 			mustBegin(t, s, id, req)
@@ -206,7 +206,7 @@ func TestFailoverToAnEmptyReplicaIsALoss(t *testing.T) {
 				}
 				wantLost(t, s)
 			}
-			wantLost(t, open(t, connect(t, sentinelAddr(servers)), WithWitness(w)))
+			wantLost(t, open(t, connect(t, sentinelAddr(servers)), witnessed(w)))
 			if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
 				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
 			}

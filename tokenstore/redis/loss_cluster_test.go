@@ -33,7 +33,7 @@ func TestOnePrimaryOfAClusterLosesItsData(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := new(register)
 			client := connect(t, clusterAddr(c))
-			s := open(t, client, WithPrefix(freshPrefix(t)), WithWitness(w))
+			s := open(t, client, WithPrefix(freshPrefix(t)), witnessed(w))
 			var ids [Shards]driver.KeyID
 			var reqs [Shards]driver.BeginRequest
 			var lost [Shards]bool
@@ -93,7 +93,7 @@ func TestFailoverOfAClusterPrimary(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
 			master, replica := c.Nodes()[0], c.Replicas()[0]
-			s := open(t, connect(t, clusterAddr(c)), WithWitness(new(register)))
+			s := open(t, connect(t, clusterAddr(c)), witnessed(new(register)))
 			id, req := newAttempt(driver.ClientKey)
 			for shard := range Shards {
 				id[0] = byte(shard)
@@ -138,8 +138,8 @@ func TestNothingBeginsAfterAFlushUnderLoad(t *testing.T) {
 	r := testserver.StartRedis(t)
 	w := new(register)
 	stores := []*Store{
-		open(t, connect(t, r.URL()), WithWitness(w), withRecheck(0)),
-		open(t, connect(t, r.URL()), WithWitness(w), withRecheck(0)),
+		open(t, connect(t, r.URL()), witnessed(w), withRecheck(0)),
+		open(t, connect(t, r.URL()), witnessed(w), withRecheck(0)),
 		open(t, connect(t, r.URL())), // by its own memory
 	}
 	ctx, stop := context.WithCancel(t.Context())

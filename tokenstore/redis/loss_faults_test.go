@@ -16,7 +16,7 @@ import (
 func TestFirstStartThatDiesIsGoneOnWith(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]func() []Option{
-		"with a witness": func() []Option { return []Option{quiet(), WithWitness(new(register))} },
+		"with a witness": func() []Option { return []Option{quiet(), witnessed(new(register))} },
 		"without":        func() []Option { return []Option{quiet()} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestAcceptLossThatFailsIsRepeated(t *testing.T) {
 	for at := int64(1); ; at++ {
 		m := startMini(t)
 		client := connect(t, "redis://"+m.Addr())
-		s := open(t, client, WithWitness(new(register)), withRecheck(0))
+		s := open(t, client, witnessed(new(register)), withRecheck(0))
 		m.FlushAll()
 		ctx, end := context.WithCancel(t.Context())
 		h := &before{at: at, f: end}
@@ -77,11 +77,11 @@ func TestWitnessThatCannotBeWritten(t *testing.T) {
 	m, full := startMini(t), errors.New("witness is full")
 	w := &register{full: full}
 	client := connect(t, "redis://"+m.Addr())
-	if _, err := New(t.Context(), client, quiet(), WithWitness(w)); !errors.Is(err, full) || !errors.Is(err, driver.ErrUnavailable) {
+	if _, err := New(t.Context(), client, quiet(), witnessed(w)); !errors.Is(err, full) || !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("New() = %v, want %v and %v", err, full, driver.ErrUnavailable)
 	}
 	w.full = nil
-	s := open(t, client, WithWitness(w))
+	s := open(t, client, witnessed(w))
 	m.FlushAll()
 	w.full = full
 	if _, err := s.AcceptLoss(t.Context()); !errors.Is(err, full) || !errors.Is(err, driver.ErrUnavailable) {
@@ -95,7 +95,7 @@ func TestWitnessThatCannotBeWritten(t *testing.T) {
 func TestWitnessThatLosesItsDocument(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(0))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withReread(0))
 	w.data, w.version = nil, 0
 	wantWorking(t, s)
 	if n, err := s.AcceptLoss(t.Context()); err != nil || n != 0 || w.data == nil {
@@ -118,14 +118,14 @@ func TestRacesThatNeverEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, w := startMini(t), new(register)
 			client := connect(t, "redis://"+m.Addr())
-			s := open(t, client, WithWitness(w), withReread(time.Hour))
+			s := open(t, client, witnessed(w), withReread(time.Hour))
 			m.FlushAll()
 			race(m, w, client)
 			if _, err := s.AcceptLoss(t.Context()); err == nil {
 				t.Error("AcceptLoss() = <nil>, want an error")
 			}
 			w.data = nil // as for a first start
-			if _, err := New(t.Context(), client, quiet(), WithWitness(w)); err == nil {
+			if _, err := New(t.Context(), client, quiet(), witnessed(w)); err == nil {
 				t.Error("New() = <nil>, want an error")
 			}
 		})

@@ -116,14 +116,14 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			addr, flush := start(t)
 			w := new(register)
-			s := open(t, connect(t, addr), WithWitness(w), withRecheck(0))
-			other := open(t, connect(t, addr), WithWitness(w), withRecheck(0))
+			s := open(t, connect(t, addr), witnessed(w), withRecheck(0))
+			other := open(t, connect(t, addr), witnessed(w), withRecheck(0))
 			id, req := newAttempt(driver.ClientKey)
 			a := mustBegin(t, s, id, req)
 			flush()
 			wantLost(t, s)
 			wantLost(t, other)
-			wantLost(t, open(t, connect(t, addr), WithWitness(w))) // a process that starts now
+			wantLost(t, open(t, connect(t, addr), witnessed(w))) // a process that starts now
 
 			// A holder may store its outcome after the loss.
 			st := completion(a, "paid")
@@ -140,7 +140,7 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 			}
 			wantWorking(t, s)
 			wantWorking(t, other) // notices by itself
-			wantWorking(t, open(t, connect(t, addr), WithWitness(w)))
+			wantWorking(t, open(t, connect(t, addr), witnessed(w)))
 			version := w.at()
 			if n, err := s.AcceptLoss(t.Context()); err != nil || n != 0 || w.at() != version {
 				t.Errorf("AcceptLoss() again = %d, %v, and %d writes to the witness, want 0 and none", n, err, w.at()-version)
@@ -155,13 +155,13 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w))
 	before := &register{data: w.data, version: w.version} // still has the old incarnations
 	m.FlushAll()
 	if _, err := s.AcceptLoss(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	late := open(t, connect(t, "redis://"+m.Addr()), WithWitness(before))
+	late := open(t, connect(t, "redis://"+m.Addr()), witnessed(before))
 	wantLost(t, late)
 	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, s, id, req)
@@ -173,7 +173,7 @@ func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
 
 func TestOneLostShardIsRefusedAlone(t *testing.T) {
 	m := startMini(t)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(new(register)))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(new(register)))
 	id, req := newAttempt(driver.ClientKey)
 	m.Del(s.keys.incarnation(redisserver.ShardOf(id)))
 	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrStoreLost) {
@@ -193,9 +193,9 @@ func TestOneLostShardIsRefusedAlone(t *testing.T) {
 func TestAnotherRedisIsALoss(t *testing.T) {
 	a, b := startMini(t), startMini(t)
 	w := new(register)
-	open(t, connect(t, "redis://"+a.Addr()), WithWitness(w))
+	open(t, connect(t, "redis://"+a.Addr()), witnessed(w))
 	theirs := open(t, connect(t, "redis://"+b.Addr())) // has incarnations of its own
-	s := open(t, connect(t, "redis://"+b.Addr()), WithWitness(w))
+	s := open(t, connect(t, "redis://"+b.Addr()), witnessed(w))
 	wantLost(t, s)
 	if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
 		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
@@ -262,7 +262,7 @@ func TestEmptyRedisWithoutAWitnessIsWarnedOf(t *testing.T) {
 		{"first start", nil, true},
 		{"second start", nil, false},
 		{"after a loss", nil, true},
-		{"after a loss, with a witness", []Option{WithWitness(new(register))}, false},
+		{"after a loss, with a witness", []Option{witnessed(new(register))}, false},
 	} {
 		if strings.HasPrefix(step.name, "after") {
 			m.FlushAll()
@@ -277,7 +277,7 @@ func TestRedisIsAdoptedByANewWitness(t *testing.T) {
 	m := startMini(t)
 	before := open(t, connect(t, "redis://"+m.Addr()))
 	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w))
 	id, _ := newAttempt(driver.ClientKey)
 	has, err := m.Get(s.keys.incarnation(redisserver.ShardOf(id)))
 	if err != nil || !strings.Contains(string(w.data), has) {
@@ -295,7 +295,7 @@ func TestFirstStartOfManyAtOnceAgrees(t *testing.T) {
 	for i := range stores {
 		client := connect(t, "redis://"+m.Addr())
 		wg.Go(func() {
-			s, err := New(t.Context(), client, quiet(), WithWitness(w))
+			s, err := New(t.Context(), client, quiet(), witnessed(w))
 			if err != nil {
 				t.Errorf("New() = %v, want <nil>", err)
 				return
@@ -316,17 +316,17 @@ func TestFirstStartThatIsInterruptedIsGoneOnWith(t *testing.T) {
 	m := startMini(t)
 	w := &register{fail: errors.New("witness is away")}
 	client := connect(t, "redis://"+m.Addr())
-	if _, err := New(t.Context(), client, quiet(), WithWitness(w)); !errors.Is(err, driver.ErrUnavailable) {
+	if _, err := New(t.Context(), client, quiet(), witnessed(w)); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("New() without its witness = %v, want %v", err, driver.ErrUnavailable)
 	}
 	w.fail = nil
-	wantWorking(t, open(t, client, WithWitness(w)))
+	wantWorking(t, open(t, client, witnessed(w)))
 }
 
 func TestAcceptLossIsGoneOnWithAfterAnError(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(0))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withRecheck(0))
 	m.FlushAll()
 	away := errors.New("witness is away")
 	w.onSave = func() { w.mu.Lock(); w.fail = away; w.mu.Unlock() }
@@ -347,8 +347,8 @@ func TestAcceptLossIsGoneOnWithAfterAnError(t *testing.T) {
 func TestTwoAcceptAtOnce(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(0))
-	other := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(0))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withRecheck(0))
+	other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withRecheck(0))
 	m.FlushAll()
 	w.onSave = func() {
 		if n, err := other.AcceptLoss(t.Context()); err != nil || n != Shards {
@@ -366,7 +366,7 @@ func TestTwoAcceptAtOnce(t *testing.T) {
 func TestWitnessIsAskedRarely(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(time.Hour), withReread(time.Hour))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withRecheck(time.Hour), withReread(time.Hour))
 	m.FlushAll()
 	before := w.loads
 	for range 20 {
@@ -380,7 +380,7 @@ func TestWitnessIsAskedRarely(t *testing.T) {
 func TestNewRefusesAnotherDocumentInTheWitness(t *testing.T) {
 	w := &register{data: []byte("something else"), version: 3}
 	m := startMini(t)
-	if _, err := New(t.Context(), connect(t, "redis://"+m.Addr()), quiet(), WithWitness(w)); err == nil {
+	if _, err := New(t.Context(), connect(t, "redis://"+m.Addr()), quiet(), witnessed(w)); err == nil {
 		t.Error("New() with a witness that holds something else = <nil>, want an error")
 	}
 }

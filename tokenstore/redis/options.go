@@ -40,7 +40,6 @@ type config struct {
 	replicate      bool
 	replicas       int
 	replicaTimeout time.Duration
-	shortfall      func(ctx context.Context, got, want int)
 
 	// Tests shorten these.
 	evictionEvery, witnessPause, witnessEvery time.Duration
@@ -54,28 +53,19 @@ type config struct {
 // prefixes do not see each other's records.
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithWitnessIn keeps a copy of the incarnations outside of this Redis, in the document that at
+// WithWitness keeps a copy of the incarnations outside of this Redis, in the document that at
 // returns for [WitnessPath] of the store's prefix. So stores with different prefixes have different
 // documents. Processes started after a loss then notice it too. In ZooKeeper, recipes.Registers
 // returns such a function. By default the store has no witness. [New] then warns of a Redis without
 // records.
 //
 // Stores with the same prefix in different Redis servers need different chroots in ZooKeeper, or
-// other documents. Otherwise each takes the server of the other for one that lost its records.
-func WithWitnessIn[W Witness](at func(path string) W) Option {
+// other documents. Otherwise each takes the server of the other for one that lost its records. [New]
+// refuses the document of a store with another prefix.
+func WithWitness[W Witness](at func(path string) W) Option {
 	return func(c *config) {
 		if c.witness = nil; at != nil {
 			c.witness = func(path string) Witness { return at(path) }
-		}
-	}
-}
-
-// WithWitness is [WithWitnessIn] with a document for this store alone. [New] refuses the document of
-// a store with another prefix.
-func WithWitness(w Witness) Option {
-	return func(c *config) {
-		if c.witness = nil; w != nil {
-			c.witness = func(string) Witness { return w }
 		}
 	}
 }
@@ -145,20 +135,12 @@ func WithLossAcceptance(f func(ctx context.Context, shards int)) Option {
 // time-out. By default Begin waits for no replica.
 //
 // If too few replicas acknowledge in time, Begin returns an error that wraps
-// driver.ErrUnavailable. Ping returns one while too few replicas are connected.
-// [WithReplicaShortfall] changes both. The wait adds no round trip from the client, but
+// driver.ErrUnavailable. Ping returns one while too few replicas are connected. The wait adds no round trip from the client, but
 // one from the primary to the replicas. Issue and Settle do not wait. If a fail-over
 // loses their writes, the client asks or the engine saves again, or a pending record
 // remains.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(c *config) { c.replicas, c.replicaTimeout, c.replicate = n, timeout, true }
-}
-
-// WithReplicaShortfall lets a Begin succeed whose record too few replicas acknowledged.
-// Begin calls f with its context first, concurrently with other Begins. By default such
-// a Begin is refused. It has no effect without [WithReplicas].
-func WithReplicaShortfall(f func(ctx context.Context, got, want int)) Option {
-	return func(c *config) { c.shortfall = f }
 }
 
 // WithClockChanges calls f when the clock of Redis, or one of the process, moved more than a

@@ -31,7 +31,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	if err := s.evicts.Refuse(ctx); err != nil {
 		return unavailable("ping", err)
 	}
-	if s.replicas != nil && s.replicas.shortfall == nil {
+	if s.replicas != nil {
 		return s.replicas.check(ctx)
 	}
 	return nil

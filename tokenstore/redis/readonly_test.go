@@ -36,7 +36,7 @@ func writes(tb testing.TB, r *testserver.Redis) string {
 func TestReadOnlyStoreWritesNothing(t *testing.T) {
 	r := testserver.StartRedis(t)
 	w := new(register)
-	s := open(t, connect(t, r.URL()), WithReadOnly(), WithWitness(w))
+	s := open(t, connect(t, r.URL()), WithReadOnly(), witnessed(w))
 	wantNoWrites(t, s)
 	id, _ := newAttempt(driver.ClientKey)
 	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != driver.StateNone {
@@ -103,11 +103,11 @@ func TestReadOnlyStoreSeesWhatOthersKeep(t *testing.T) {
 		prefix := WithPrefix(freshPrefix(t))
 		w := new(register)
 		early := open(t, client, prefix, WithReadOnly())
-		s := open(t, client, prefix, WithWitness(w))
+		s := open(t, client, prefix, witnessed(w))
 		id, req := newAttempt(driver.ClientKey)
 		a := mustBegin(t, s, id, req)
 		nothing, _ := newAttempt(driver.ClientKey)
-		for _, reader := range []*Store{early, open(t, client, prefix, WithReadOnly()), open(t, client, prefix, WithReadOnly(), WithWitness(w))} {
+		for _, reader := range []*Store{early, open(t, client, prefix, WithReadOnly()), open(t, client, prefix, WithReadOnly(), witnessed(w))} {
 			if rec, err := reader.Get(t.Context(), id); err != nil || rec.Attempt != a {
 				t.Errorf("Get(%v) = %v, %v, want the attempt", id, rec.Attempt, err)
 			}
@@ -129,12 +129,12 @@ func TestReadOnlyStoreTellsOfALoss(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
 	client := connect(t, "redis://"+m.Addr())
-	s := open(t, client, WithWitness(w))
-	running := open(t, client, WithReadOnly(), WithWitness(w), withRecheck(0))
+	s := open(t, client, witnessed(w))
+	running := open(t, client, WithReadOnly(), witnessed(w), withRecheck(0))
 	alone := open(t, client, WithReadOnly())
 	m.FlushAll()
 	stores := map[string]*Store{
-		"a running one": running, "one that remembers": alone, "a new one": open(t, client, WithReadOnly(), WithWitness(w), withRecheck(0)),
+		"a running one": running, "one that remembers": alone, "a new one": open(t, client, WithReadOnly(), witnessed(w), withRecheck(0)),
 	}
 	want := func(want error) {
 		t.Helper()

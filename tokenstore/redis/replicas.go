@@ -17,11 +17,10 @@ import (
 
 // replication makes each Begin wait for replicas. With a nil one no Begin waits.
 type replication struct {
-	client    goredis.UniversalClient
-	want      int
-	timeout   time.Duration
-	shortfall func(ctx context.Context, got, want int) // nil to refuse
-	gates     [Shards]gate                             // one server uses the first
+	client  goredis.UniversalClient
+	want    int
+	timeout time.Duration
+	gates   [Shards]gate // one server uses the first
 }
 
 // newReplication returns nil unless [WithReplicas] was given.
@@ -45,7 +44,7 @@ func newReplication(c config, client goredis.UniversalClient) (*replication, err
 		return nil, fmt.Errorf("tokenstore/redis: time-out of %v for replicas: want at most half of the client's read time-out, %v",
 			c.replicaTimeout, limit)
 	}
-	return &replication{client: client, want: c.replicas, timeout: c.replicaTimeout, shortfall: c.shortfall}, nil
+	return &replication{client: client, want: c.replicas, timeout: c.replicaTimeout}, nil
 }
 
 // begin runs begin.lua and waits until replicas have acknowledged the new attempt.
@@ -65,11 +64,7 @@ func (p *replication) begin(ctx context.Context, shard int, call redisscript.Cal
 		return reply{}, fmt.Errorf("tokenstore/redis: begin: wait for replicas: %w: %w", driver.ErrUnavailable, err)
 	}
 	p.gates[shard].short.Store(got < p.want)
-	switch {
-	case got >= p.want:
-		return r, nil
-	case p.shortfall != nil:
-		p.shortfall(ctx, got, p.want)
+	if got >= p.want {
 		return r, nil
 	}
 	return reply{}, fmt.Errorf("tokenstore/redis: begin: %d of %d replicas acknowledged: %w", got, p.want, driver.ErrUnavailable)

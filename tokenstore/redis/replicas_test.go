@@ -151,17 +151,6 @@ func TestReplicaThatDoesNotAcknowledge(t *testing.T) {
 			t.Errorf("Begin(%v) with 1s = %v, %v, and %v, want a refusal before the deadline", id, res.Begun, err, ctx.Err())
 		}
 	})
-	t.Run("flagged instead of refused", func(t *testing.T) {
-		var told [][2]int
-		s := open(t, connect(t, primary.URL()), WithReplicas(1, impatient), WithReplicaShortfall(func(ctx context.Context, got, want int) {
-			told = append(told, [2]int{got, want})
-		}))
-		id, req := newAttempt(driver.ClientKey)
-		mustBegin(t, s, id, req)
-		if len(told) != 1 || told[0] != [2]int{0, 1} {
-			t.Errorf("shortfalls told: %v, want 0 of 1", told)
-		}
-	})
 
 	replica.Resume()
 	await(t, "a Begin once the replica is back", func() error { _, err := s.Begin(t.Context(), id, req); return err })
@@ -188,10 +177,6 @@ func TestPingTellsOfMissingReplicas(t *testing.T) {
 	open(t, connect(t, primary.URL()), WithReplicas(1, impatient), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	if !strings.Contains(log.String(), "too few replicas") {
 		t.Errorf("New() logs %q, want a warning of too few replicas", log.String())
-	}
-	flagging := open(t, connect(t, primary.URL()), WithReplicas(1, impatient), WithReplicaShortfall(func(context.Context, int, int) {}))
-	if err := flagging.Ping(t.Context()); err != nil {
-		t.Errorf("Ping() of a store that refuses nothing = %v, want <nil>", err)
 	}
 
 	if err := replica.Rejoin(); err != nil {

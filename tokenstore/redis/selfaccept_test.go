@@ -77,18 +77,18 @@ func TestLossIsAcceptedAlone(t *testing.T) {
 				r := testserver.StartRedis(t)
 				var told tally
 				w := new(register)
-				s := open(t, connect(t, r.URL()), WithWitness(w), told.option())
+				s := open(t, connect(t, r.URL()), witnessed(w), told.option())
 				if err := lose(r); err != nil {
 					t.Fatal(err)
 				}
 				if call == "New" {
-					open(t, connect(t, r.URL()), WithWitness(w), told.option())
+					open(t, connect(t, r.URL()), witnessed(w), told.option())
 				}
 				if err := do(t.Context(), s); err != nil {
 					t.Errorf("%s() = %v, want <nil>", call, err)
 				}
 				wantWorking(t, s)
-				wantWorking(t, open(t, connect(t, r.URL()), WithWitness(w)))
+				wantWorking(t, open(t, connect(t, r.URL()), witnessed(w)))
 				told.want(t, Shards)
 			})
 		}
@@ -96,7 +96,7 @@ func TestLossIsAcceptedAlone(t *testing.T) {
 }
 
 func TestLossOfOneShardIsAcceptedAlone(t *testing.T) {
-	for name, opts := range map[string][]Option{"with a witness": {WithWitness(new(register))}, "without": nil} {
+	for name, opts := range map[string][]Option{"with a witness": {witnessed(new(register))}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			m := startMini(t)
 			var told tally
@@ -143,7 +143,7 @@ func TestRedisIsWipedBetweenAnyTwoCommands(t *testing.T) {
 		m := startMini(t)
 		var told tally
 		client := connect(t, "redis://"+m.Addr())
-		s := open(t, client, WithWitness(new(register)), told.option(), withRecheck(0))
+		s := open(t, client, witnessed(new(register)), told.option(), withRecheck(0))
 		m.FlushAll()
 		h := &before{at: at, f: m.FlushAll}
 		client.AddHook(h)
@@ -169,8 +169,8 @@ func TestAnotherProcessAcceptsTwoLossesBetweenAnyTwoCommands(t *testing.T) {
 		m, w := startMini(t), new(register)
 		var told tally
 		client := connect(t, "redis://"+m.Addr())
-		s := open(t, client, WithWitness(w), told.option(), withRecheck(0))
-		other := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), withRecheck(0))
+		s := open(t, client, witnessed(w), told.option(), withRecheck(0))
+		other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), told.option(), withRecheck(0))
 		m.FlushAll()
 		h := &before{at: at, f: func() {
 			wantWorking(t, other)
@@ -203,7 +203,7 @@ func TestLossesUnderLoadAreAcceptedOnce(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 3 {
-		s := open(t, connect(t, r.URL()), WithWitness(w), told.option(), withRecheck(0))
+		s := open(t, connect(t, r.URL()), witnessed(w), told.option(), withRecheck(0))
 		for range 3 {
 			wg.Go(func() {
 				for ctx.Err() == nil {
@@ -256,7 +256,7 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 	w := new(register)
 	var told tally
 	var clock manual
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), clock.option(), withRecheck(time.Hour), withReread(3*time.Hour))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), told.option(), clock.option(), withRecheck(time.Hour), withReread(3*time.Hour))
 	m.FlushAll()
 	w.fail = errors.New("witness is away")
 	loads := w.loads
@@ -281,7 +281,7 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 func TestLossAcceptanceHonoursDeadlines(t *testing.T) {
 	m := startMini(t)
 	w := &hung{asked: make(chan struct{}, 1), answer: make(chan struct{})}
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), WithLossAcceptance(nil), withReread(time.Hour))
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), WithLossAcceptance(nil), withReread(time.Hour))
 	m.FlushAll()
 	w.on = true
 	one := make(chan error, 1) // accepts the loss

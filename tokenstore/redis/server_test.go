@@ -67,7 +67,7 @@ func TestNewWarns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			open(t, connect(t, tt.addr(t)), WithLogger(slog.New(slog.NewTextHandler(&out, nil))), WithWitness(new(register)))
+			open(t, connect(t, tt.addr(t)), WithLogger(slog.New(slog.NewTextHandler(&out, nil))), witnessed(new(register)))
 			for _, s := range tt.want {
 				if !strings.Contains(out.String(), s) {
 					t.Errorf("New() logs %q, want %q in it", out.String(), s)

@@ -77,7 +77,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		return nil, err
 	} else if err != nil {
 		cfg.log.WarnContext(ctx, "tokenstore/redis: too few replicas to acknowledge new records",
-			"err", err, "refused", cfg.shortfall == nil)
+			"err", err)
 	}
 	return s, nil
 }

@@ -10,12 +10,15 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
+// witnessed gives a store a document, whatever its prefix is.
+func witnessed(w Witness) Option { return WithWitness(func(string) Witness { return w }) }
+
 // Stores with different prefixes have different witnesses, and so a loss of one is not a loss of the
 // other.
 func TestEachPrefixHasItsWitness(t *testing.T) {
 	ours, theirs := startMini(t), startMini(t)
 	documents := make(map[string]*register)
-	in := WithWitnessIn(func(path string) *register {
+	in := WithWitness(func(path string) *register {
 		if documents[path] == nil {
 			documents[path] = new(register)
 		}
@@ -52,9 +55,9 @@ func TestWitnessPath(t *testing.T) {
 func TestWitnessOfAnotherPrefixIsRefused(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	a := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
+	a := open(t, connect(t, "redis://"+m.Addr()), witnessed(w))
 	version := w.at()
-	_, err := New(t.Context(), connect(t, "redis://"+m.Addr()), quiet(), WithPrefix("team-b"), WithWitness(w))
+	_, err := New(t.Context(), connect(t, "redis://"+m.Addr()), quiet(), WithPrefix("team-b"), witnessed(w))
 	if err == nil || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), `"idem"`) || !strings.Contains(err.Error(), `"team-b"`) {
 		t.Errorf("New() = %v, want an error about the configuration that names both prefixes", err)
 	}
@@ -68,9 +71,9 @@ func TestWitnessOfAnotherPrefixIsRefused(t *testing.T) {
 func TestLogNamesTheRedisThatTheWitnessRemembers(t *testing.T) {
 	a, b := startMini(t), startMini(t)
 	w := new(register)
-	open(t, connect(t, "redis://"+a.Addr()), WithWitness(w))
+	open(t, connect(t, "redis://"+a.Addr()), witnessed(w))
 	var log bytes.Buffer
-	wantLost(t, open(t, connect(t, "redis://"+b.Addr()+"/3"), WithWitness(w), WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	wantLost(t, open(t, connect(t, "redis://"+b.Addr()+"/3"), witnessed(w), WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 	for _, want := range []string{"witness_server=" + a.Addr() + "/0", "server=" + b.Addr() + "/3", "prefix=idem", "another service"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("log has no %q: %s", want, log.String())
@@ -78,7 +81,7 @@ func TestLogNamesTheRedisThatTheWitnessRemembers(t *testing.T) {
 	}
 	log.Reset()
 	a.FlushAll()
-	wantLost(t, open(t, connect(t, "redis://"+a.Addr()), WithWitness(w), WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	wantLost(t, open(t, connect(t, "redis://"+a.Addr()), witnessed(w), WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 	if strings.Contains(log.String(), "another service") || !strings.Contains(log.String(), "records were lost") {
 		t.Errorf("log after a loss: %s", log.String())
 	}

@@ -39,14 +39,14 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 			w := new(register)
-			opts := append([]Option{WithWitness(w), withRecheck(0)}, opts...)
+			opts := append([]Option{witnessed(w), withRecheck(0)}, opts...)
 			right := open(t, connect(t, a.URL()), opts...)
 			var clock manual
 			idle := open(t, connect(t, a.URL()), append(opts, withReread(time.Hour), clock.option())...)
 			wantWorking(t, right)
 
 			var wrongClock manual
-			wrong := open(t, connect(t, b.URL()), WithWitness(w), WithLossAcceptance(nil), withRecheck(0), wrongClock.option())
+			wrong := open(t, connect(t, b.URL()), witnessed(w), WithLossAcceptance(nil), withRecheck(0), wrongClock.option())
 			taken := time.Now()
 			wantWorking(t, wrong)
 			var refused error
@@ -80,7 +80,7 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 				wantLost(t, wrong)
 				wantWorking(t, right)
 			}
-			wantLost(t, open(t, connect(t, b.URL()), WithWitness(w), WithLossAcceptance(nil), withRecheck(0)))
+			wantLost(t, open(t, connect(t, b.URL()), witnessed(w), WithLossAcceptance(nil), withRecheck(0)))
 			wantWorking(t, idle)
 			if got := w.at(); got != version {
 				t.Errorf("the witness was written %d times, want none", got-version)
@@ -102,11 +102,11 @@ func TestForeignServerIsLeftToAnOperator(t *testing.T) {
 			a, b := startMini(t), startMini(t)
 			w := new(register)
 			var told tally
-			right := open(t, connect(t, "redis://"+a.Addr()), WithWitness(w), told.option(), withReread(0))
+			right := open(t, connect(t, "redis://"+a.Addr()), witnessed(w), told.option(), withReread(0))
 			theirs := open(t, connect(t, "redis://"+b.Addr()), withReread(0))
 			lose(b, theirs.keys)
 			keys := len(b.Keys())
-			wrong := open(t, connect(t, "redis://"+b.Addr()), WithWitness(w), told.option(), withRecheck(0))
+			wrong := open(t, connect(t, "redis://"+b.Addr()), witnessed(w), told.option(), withRecheck(0))
 			for range 3 {
 				wantLost(t, wrong)
 			}
@@ -127,8 +127,8 @@ func TestAcceptanceThatDiedIsFinishedByAnother(t *testing.T) {
 		var told tally
 		w := new(register)
 		client := connect(t, "redis://"+m.Addr())
-		dying := open(t, client, WithWitness(w), told.option(), withRecheck(0))
-		other := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), withRecheck(0))
+		dying := open(t, client, witnessed(w), told.option(), withRecheck(0))
+		other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), told.option(), withRecheck(0))
 		m.FlushAll()
 		ctx, die := context.WithCancel(t.Context())
 		h := &before{at: at, f: die}
@@ -146,7 +146,7 @@ func TestAcceptanceThatDiedIsFinishedByAnother(t *testing.T) {
 		told.want(t)
 		wantWorking(t, other)
 		told.want(t, Shards)
-		wantWorking(t, open(t, connect(t, "redis://"+m.Addr()), WithWitness(w)))
+		wantWorking(t, open(t, connect(t, "redis://"+m.Addr()), witnessed(w)))
 		if h.n.Load() < at {
 			if at < 4 {
 				t.Errorf("accepting a loss took %d commands, want some more", at-1)
@@ -163,8 +163,8 @@ func TestAcceptanceThatIsOvertaken(t *testing.T) {
 		m := startMini(t)
 		w := new(register)
 		client := connect(t, "redis://"+m.Addr())
-		slow := open(t, client, WithWitness(w), WithLossAcceptance(nil), withRecheck(0))
-		other := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), WithLossAcceptance(nil), withRecheck(0))
+		slow := open(t, client, witnessed(w), WithLossAcceptance(nil), withRecheck(0))
+		other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), WithLossAcceptance(nil), withRecheck(0))
 		m.FlushAll()
 		h := &before{at: at, f: func() {
 			wantWorking(t, other)
@@ -184,7 +184,7 @@ func TestAcceptanceThatIsOvertaken(t *testing.T) {
 
 // One shard's loss is accepted while a Begin notices that of another one.
 func TestLossOfAnotherShardIsAcceptedMeanwhile(t *testing.T) {
-	for name, witness := range map[string][]Option{"with a witness": {WithWitness(new(register))}, "without": nil} {
+	for name, witness := range map[string][]Option{"with a witness": {witnessed(new(register))}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			m := startMini(t)
 			client := connect(t, "redis://"+m.Addr())
@@ -207,7 +207,7 @@ func TestLossOfAnotherShardIsAcceptedMeanwhile(t *testing.T) {
 func TestLossIsAcceptedWhilePingNoticesAnother(t *testing.T) {
 	m := startMini(t)
 	client := connect(t, "redis://"+m.Addr())
-	s := open(t, client, WithWitness(new(register)), WithLossAcceptance(nil))
+	s := open(t, client, witnessed(new(register)), WithLossAcceptance(nil))
 	client.AddHook(&before{at: 1, f: func() {
 		m.Del(s.keys.incarnation(2))
 		if _, err := s.AcceptLoss(t.Context()); err != nil {
@@ -248,7 +248,7 @@ func TestRunningStoreAsksItsWitnessOncePerInterval(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
 	var clock manual
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(time.Hour), clock.option())
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withReread(time.Hour), clock.option())
 	loads := w.loads
 	for _, want := range []int{0, 1, 2} {
 		var wg sync.WaitGroup
@@ -275,7 +275,7 @@ func TestWitnessThatHangsHoldsUpOneBegin(t *testing.T) {
 	m := startMini(t)
 	w := &hung{asked: make(chan struct{}, 1)}
 	var clock manual
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(time.Hour), clock.option())
+	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withReread(time.Hour), clock.option())
 	w.on = true
 	clock.advance(time.Hour)
 	one := make(chan error, 1) // the first Begin

@@ -13,7 +13,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
-	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -54,7 +53,7 @@ func TestJoinedConflictOfTwoPaymentsRunsOneAgain(t *testing.T) {
 			return // one writer at a time
 		}
 		s := startService(t, b, serviceParts{joined: []JoinedOption{WithIsolation(sql.LevelSerializable)},
-			engine: []idem.Option{idem.WithConflictRetries(3)}, gin: []idemgin.Option{idemgin.WithRerun()}})
+			engine: []idem.Option{idem.WithConflictRetries(3)}})
 		mustExec(t, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
 		mustExec(t, s.pools.write, "INSERT INTO accounts VALUES (1, 50), (2, 50)")
 		var both sync.WaitGroup
@@ -96,7 +95,7 @@ func TestJoinedConflictOfTwoPaymentsRunsOneAgain(t *testing.T) {
 func TestJoinedConflictRunsAHandlerOfNetHTTPAgain(t *testing.T) {
 	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(2)}})
 	runs := 0
-	protect := idemhttp.Middleware(s.engine, idem.Policy{AllowGlobalKeys: true})
+	protect := idemhttp.MustNew(s.engine, idem.Policy{AllowGlobalKeys: true})
 	s.serve = protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		runs++
 		tx, err := Tx(r.Context())
@@ -123,24 +122,6 @@ func TestJoinedConflictRunsAHandlerOfNetHTTPAgain(t *testing.T) {
 		t.Errorf("the handler ran %d times, want 3", runs)
 	}
 	s.wantPayments(1)
-}
-
-// Without the option a chain of Gin handlers is not run again, and the client is.
-func TestJoinedConflictInAChainOfGinIsLeftToTheClient(t *testing.T) {
-	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(2)}})
-	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-		if err := s.insert(c, tx); err != nil {
-			return err
-		}
-		_, err := tx.Exec("DO $$ BEGIN RAISE EXCEPTION 'try again' USING ERRCODE = '40001'; END $$")
-		_ = c.Error(err)
-		return err
-	}))
-	s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
-	s.wantOnePayment("k1")
-	if s.runs != 2 {
-		t.Errorf("the handler ran %d times, want 2", s.runs)
-	}
 }
 
 // The database may tell of a conflict after the handler has returned. It has rolled back then, and the
@@ -173,7 +154,7 @@ func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startOn(t, dialect.PostgreSQL, serviceParts{joined: []JoinedOption{WithIsolation(sql.LevelSerializable)},
-				engine: []idem.Option{idem.WithConflictRetries(1)}, gin: []idemgin.Option{idemgin.WithRerun()}})
+				engine: []idem.Option{idem.WithConflictRetries(1)}})
 			mustExec(t, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
 			mustExec(t, s.pools.write, "INSERT INTO accounts VALUES (1, 50), (2, 50)")
 			if c.prepare != "" {
@@ -205,7 +186,7 @@ func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
 // A chain of Gin handlers that runs again has none of the errors of the run before. So another
 // failure ends it.
 func TestJoinedChainOfGinForgetsItsConflict(t *testing.T) {
-	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(5)}, gin: []idemgin.Option{idemgin.WithRerun()}})
+	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(5)}})
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		if s.runs > 1 {
 			return errors.New("no connection to the bank")

@@ -69,7 +69,7 @@ func runInstance(name string) error {
 		return err
 	}
 	router := gin.New()
-	router.POST("/pay", idemgin.Middleware(engine, idem.Policy{Scope: func(context.Context) (string, error) { return "merchant", nil }}), func(c *gin.Context) {
+	router.POST("/pay", idemgin.MustNew(engine, idem.Policy{Scope: func(context.Context) (string, error) { return "merchant", nil }}), func(c *gin.Context) {
 		tx, err := Tx(c)
 		if err == nil {
 			err = payUniquely(c, tx)

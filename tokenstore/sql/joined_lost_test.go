@@ -18,7 +18,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -236,11 +235,11 @@ func TestJoinedPaymentThatIsHiddenByASecondLossIsNotMadeTwice(t *testing.T) {
 
 // A handler that reports the loss, or fails at once, has no outcome in doubt.
 func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
-	for name, rerun := range map[string]bool{"the client repeats": false, "the engine repeats": true} {
+	for name, again := range map[string]bool{"the client repeats": false, "the engine repeats": true} {
 		t.Run(name, func(t *testing.T) {
-			p := serviceParts{engine: []idem.Option{idem.WithConflictRetries(1)}}
-			if rerun {
-				p.gin = []idemgin.Option{idemgin.WithRerun()}
+			var p serviceParts
+			if again {
+				p.engine = []idem.Option{idem.WithConflictRetries(1)}
 			}
 			onLosses(t, p, func(s *service, l loss) {
 				runs := 0
@@ -253,12 +252,12 @@ func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
 						return err
 					}
 					err := l.suffer(s, tx)
-					if rerun {
+					if again {
 						_ = c.Error(err)
 					}
 					return err
 				}))
-				if !rerun || l.number == 1205 {
+				if !again || l.number == 1205 {
 					s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
 				}
 				s.want(s.pay("k1"), paid)

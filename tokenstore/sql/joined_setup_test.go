@@ -47,7 +47,6 @@ type serviceParts struct {
 	store   []Option
 	joined  []JoinedOption
 	engine  []idem.Option
-	gin     []idemgin.Option
 	policy  func(*idem.Policy)
 	pools   *pools // of another service, to make another instance of it
 	rewrite func(p *pools)
@@ -94,15 +93,15 @@ func startService(t *testing.T, b backend, p serviceParts) *service {
 	s.handle = s.paying(http.StatusCreated)
 	s.router = gin.New()
 	s.router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(http.StatusInternalServerError) }))
-	s.router.POST("/pay", idemgin.Middleware(s.engine, policy, p.gin...), func(c *gin.Context) {
+	s.router.POST("/pay", idemgin.MustNew(s.engine, policy), func(c *gin.Context) {
 		s.mu.Lock()
 		s.runs++
 		h := s.handle
 		s.mu.Unlock()
 		h(c)
 	})
-	s.router.GET("/status", idemgin.StatusHandler(s.engine, policy))
-	s.router.POST("/tokens", idemgin.TokenHandler(s.engine, policy, 0))
+	s.router.GET("/status", idemgin.MustStatusHandler(s.engine, policy))
+	s.router.POST("/tokens", idemgin.MustTokenHandler(s.engine, policy, 0))
 	return s
 }
 

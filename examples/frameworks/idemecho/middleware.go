@@ -1,7 +1,7 @@
 // Package idemecho makes Echo handlers safe to retry. It is an example to copy, an
 // adapter on package exchange for a framework on net/http.
 //
-//	protect, err := idemecho.Middleware(engine, idem.Policy{Scope: merchant}, exchange.Config{})
+//	protect, err := idemecho.New(engine, idem.Policy{Scope: merchant})
 //	e.POST("/v1/payments", pay, authenticate, protect)
 //
 // Authentication and validation run before it, and so does Echo's Recover. A Recover inside
@@ -29,13 +29,14 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// ContextKey is the key of the [echo.Context] in the context of Policy.Scope.
+// ContextKey is the key of the [echo.Context] in the context of Policy.Scope, and of the requests that the functions of
+// [exchange.Config] get.
 type ContextKey struct{}
 
-// Middleware returns middleware that protects the handlers after it. The error says what
-// is wrong with the wiring.
-func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (echo.MiddlewareFunc, error) {
-	route, err := exchange.New(engine, policy, cfg)
+// New returns middleware that protects the handlers after it. cfg may be left out. The error says
+// what is wrong with the wiring.
+func New(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) (echo.MiddlewareFunc, error) {
+	route, err := exchange.New(engine, policy, cfg...)
 	if err != nil {
 		return nil, fmt.Errorf("idemecho: %w", err)
 	}
@@ -121,8 +122,8 @@ func unrouted(c echo.Context) bool {
 }
 
 // StatusHandler answers GET with the state of the caller's key.
-func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (echo.HandlerFunc, error) {
-	route, err := exchange.New(engine, policy, cfg)
+func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) (echo.HandlerFunc, error) {
+	route, err := exchange.New(engine, policy, cfg...)
 	if err != nil {
 		return nil, fmt.Errorf("idemecho: %w", err)
 	}
@@ -135,9 +136,9 @@ func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg exchange.Config)
 // describe makes a call of a request.
 func describe(c echo.Context) exchange.Call {
 	call := exchange.Call{
-		Writer:       c.Response(),
-		Request:      c.Request(),
-		ScopeContext: context.WithValue(c.Request().Context(), ContextKey{}, c),
+		Writer:  c.Response(),
+		Request: c.Request(),
+		Context: context.WithValue(c.Request().Context(), ContextKey{}, c),
 	}
 	call.Misplaced = func() error {
 		if forked(c) {

@@ -1,7 +1,6 @@
 package idemecho_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,54 +18,32 @@ import (
 
 func TestMiddlewarePassesTheSuite(t *testing.T) {
 	exchangetest.Run(t, exchangetest.Adapter{
-		Protect: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options, h http.Handler) (http.Handler, error) {
-			protect, err := idemecho.Middleware(engine, scoped(policy, o), config(o))
+		Protect: func(engine *idem.Engine, policy idem.Policy, cfg exchange.Config, h http.Handler) (http.Handler, error) {
+			protect, err := idemecho.New(engine, policy, cfg)
 			if err != nil {
 				return nil, err
 			}
 			return serve(echo.WrapHandler(h), protect), nil
 		},
-		Status: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options) http.Handler {
-			h, err := idemecho.StatusHandler(engine, scoped(policy, o), config(o))
+		Status: func(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (http.Handler, error) {
+			h, err := idemecho.StatusHandler(engine, policy, cfg)
 			if err != nil {
-				t.Fatalf("StatusHandler() = %v", err)
+				return nil, err
 			}
-			return serve(h)
+			return serve(h), nil
 		},
 		Beyond: map[string]string{
-			"identity/an operation of its own name": "the example has no option for it",
-			"choose/refusals in a format":           "the example has no option for it",
-			"choose/a format that":                  "the example has no option for it",
-			"early/a flush that sends nothing":      "echo.Response.Flush has no error",
-			"write/103 Early Hints":                 firstStatus,
-			"give up/a connection that cannot":      firstStatus,
-			"give up/a panic in mid-body":           firstStatus,
-			"give up/a panic that is recovered":     firstStatus,
-			"give up/an error after the body":       firstStatus,
+			"early/a flush that sends nothing":  "echo.Response.Flush has no error",
+			"write/103 Early Hints":             firstStatus,
+			"give up/a connection that cannot":  firstStatus,
+			"give up/a panic in mid-body":       firstStatus,
+			"give up/a panic that is recovered": firstStatus,
+			"give up/an error after the body":   firstStatus,
 		},
 	})
 }
 
 const firstStatus = "echo.Response takes the first status for the final one"
-
-// scoped finds the scope as the suite's option says.
-func scoped(policy idem.Policy, o exchangetest.Options) idem.Policy {
-	if o.Scope != nil {
-		policy.Scope = func(ctx context.Context) (string, error) {
-			return o.Scope(ctx.Value(idemecho.ContextKey{}).(echo.Context).Request())
-		}
-	}
-	return policy
-}
-
-func config(o exchangetest.Options) exchange.Config {
-	cfg := exchange.Config{Header: o.Header, Replay: o.Replay, Compare: o.Compared, Methods: o.Methods,
-		OptionalKey: o.Optional, Documentation: o.Documents}
-	for _, p := range o.StatusPolicies {
-		cfg.StatusPolicies = append(cfg.StatusPolicies, p.Policy.ForRoute(p.Route))
-	}
-	return cfg
-}
 
 // serve serves h on every path and method.
 func serve(h echo.HandlerFunc, mw ...echo.MiddlewareFunc) http.Handler {
@@ -86,7 +63,7 @@ func TestRequestsWithoutARoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	protect, err := idemecho.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	protect, err := idemecho.New(engine, idem.Policy{AllowGlobalKeys: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // Package idemfiber makes Fiber handlers safe to retry. It is an example to copy, an
 // adapter on package exchange for a framework without net/http.
 //
-//	protect, err := idemfiber.Middleware(engine, idem.Policy{Scope: merchant}, exchange.Config{})
+//	protect, err := idemfiber.New(engine, idem.Policy{Scope: merchant})
 //	app.Post("/v1/payments", authenticate, protect, pay)
 //
 // Authentication and validation run before it, and so does Fiber's recover. The error
@@ -39,13 +39,14 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// ContextKey is the key of the [fiber.Ctx] in the context of Policy.Scope.
+// ContextKey is the key of the [fiber.Ctx] in the context of Policy.Scope, and of the requests that the functions of
+// [exchange.Config] get.
 type ContextKey struct{}
 
-// Middleware returns middleware that protects the handlers after it. The error says what
-// is wrong with the wiring.
-func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (fiber.Handler, error) {
-	route, err := exchange.New(engine, policy, cfg)
+// New returns middleware that protects the handlers after it. cfg may be left out. The error says
+// what is wrong with the wiring.
+func New(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) (fiber.Handler, error) {
+	route, err := exchange.New(engine, policy, cfg...)
 	if err != nil {
 		return nil, fmt.Errorf("idemfiber: %w", err)
 	}
@@ -152,8 +153,8 @@ func served() bool {
 }
 
 // StatusHandler answers GET with the state of the caller's key.
-func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (fiber.Handler, error) {
-	route, err := exchange.New(engine, policy, cfg)
+func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) (fiber.Handler, error) {
+	route, err := exchange.New(engine, policy, cfg...)
 	if err != nil {
 		return nil, fmt.Errorf("idemfiber: %w", err)
 	}
@@ -183,10 +184,10 @@ func describe(c fiber.Ctx) (exchange.Call, error) {
 		r.Header.Add(string(name), string(value))
 	}
 	call := exchange.Call{
-		Writer:       &writer{response: c.Response(), header: headerOf(c.Response())},
-		Buffered:     true,
-		Request:      r,
-		ScopeContext: context.WithValue(r.Context(), ContextKey{}, c),
+		Writer:   &writer{response: c.Response(), header: headerOf(c.Response())},
+		Buffered: true,
+		Request:  r,
+		Context:  context.WithValue(r.Context(), ContextKey{}, c),
 	}
 	if c.FullPath() != "" {
 		call.Route = method + " " + c.FullPath()

@@ -29,82 +29,55 @@ import (
 )
 
 const (
-	noOption = "the example has no option for it"
-	keeps    = "Fiber keeps a response until the handler has returned"
-	bridged  = "the handlers of the suite inside and outside are not Fiber's"
+	keeps   = "Fiber keeps a response until the handler has returned"
+	bridged = "the handlers of the suite inside and outside are not Fiber's"
 )
 
 func TestMiddlewarePassesTheSuite(t *testing.T) {
 	exchangetest.Run(t, exchangetest.Adapter{
-		Protect: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options, h http.Handler) (http.Handler, error) {
-			protect, err := idemfiber.Middleware(engine, scoped(policy, o), config(o))
+		Protect: func(engine *idem.Engine, policy idem.Policy, cfg exchange.Config, h http.Handler) (http.Handler, error) {
+			protect, err := idemfiber.New(engine, policy, cfg)
 			if err != nil {
 				return nil, err
 			}
 			return serve(protect, handle(h)), nil
 		},
-		Status: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options) http.Handler {
-			h, err := idemfiber.StatusHandler(engine, scoped(policy, o), config(o))
+		Status: func(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (http.Handler, error) {
+			h, err := idemfiber.StatusHandler(engine, policy, cfg)
 			if err != nil {
-				t.Fatalf("StatusHandler() = %v", err)
+				return nil, err
 			}
-			return serve(h)
+			return serve(h), nil
 		},
 		Beyond: map[string]string{
-			"identity/an operation of its own name": noOption,
-			"choose/refusals in a format":           noOption,
-			"choose/a format that":                  noOption,
-			"stream":                                keeps,
-			"early/joined/an endless":               keeps,
-			"fail/a refusal from another":           bridged,
-			"early/joined/a response over":          keeps,
-			"early/joined/a failure over":           keeps,
-			"early/a writer whose response":         keeps,
-			"early/panic after":                     keeps,
-			"early/a handler that writes":           bridged,
-			"early/a flush that sends":              bridged,
-			"give up/a stream":                      keeps,
-			"give up/a hijack":                      keeps,
-			"give up/a connection that cannot":      keeps,
-			"give up/a panic after":                 keeps,
-			"give up/a panic that is recovered":     keeps,
-			"refuse/an outcome that nobody knows":   keeps,
-			"write/103 Early Hints":                 keeps,
-			"write/trailers":                        keeps,
-			"refuse/a body over the limit is":       keeps, // and reads a request before the handler runs
-			"give up/a panic in mid-body":           bridged,
-			"give up/an error after the body":       bridged,
-			"identity/the handler reads the body":   bridged,
-			"write/the handler sees":                bridged,
-			"write/what middleware outside":         bridged,
-			"identity/a body that was read":         bridged,
-			"refuse/a body that":                    bridged,
-			"refuse/a limit further outside":        bridged,
+			"stream":                              keeps,
+			"early/joined/an endless":             keeps,
+			"fail/a refusal from another":         bridged,
+			"early/joined/a response over":        keeps,
+			"early/joined/a failure over":         keeps,
+			"early/a writer whose response":       keeps,
+			"early/panic after":                   keeps,
+			"early/a handler that writes":         bridged,
+			"early/a flush that sends":            bridged,
+			"give up/a stream":                    keeps,
+			"give up/a hijack":                    keeps,
+			"give up/a connection that cannot":    keeps,
+			"give up/a panic after":               keeps,
+			"give up/a panic that is recovered":   keeps,
+			"refuse/an outcome that nobody knows": keeps,
+			"write/103 Early Hints":               keeps,
+			"write/trailers":                      keeps,
+			"refuse/a body over the limit is":     keeps, // and reads a request before the handler runs
+			"give up/a panic in mid-body":         bridged,
+			"give up/an error after the body":     bridged,
+			"identity/the handler reads the body": bridged,
+			"write/the handler sees":              bridged,
+			"write/what middleware outside":       bridged,
+			"identity/a body that was read":       bridged,
+			"refuse/a body that":                  bridged,
+			"refuse/a limit further outside":      bridged,
 		},
 	})
-}
-
-func config(o exchangetest.Options) exchange.Config {
-	cfg := exchange.Config{Header: o.Header, Replay: o.Replay, Compare: o.Compared, Methods: o.Methods,
-		OptionalKey: o.Optional, Documentation: o.Documents}
-	for _, p := range o.StatusPolicies {
-		cfg.StatusPolicies = append(cfg.StatusPolicies, p.Policy.ForRoute(p.Route))
-	}
-	return cfg
-}
-
-// scoped finds the scope as the suite's option says.
-func scoped(policy idem.Policy, o exchangetest.Options) idem.Policy {
-	if o.Scope != nil {
-		policy.Scope = func(ctx context.Context) (string, error) {
-			r, err := adaptor.ConvertRequest(ctx.Value(idemfiber.ContextKey{}).(fiber.Ctx), true)
-			if err != nil {
-				return "", err
-			}
-			return o.Scope(r)
-		}
-	}
-	return policy
 }
 
 // handle runs a handler of net/http in Fiber.
@@ -175,7 +148,7 @@ func TestOverTheNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +203,7 @@ func TestRequestsWithoutARoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +235,7 @@ func TestBodyStreamThatWasRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +277,7 @@ func TestTimeoutOfFiberLeavesTheOutcomeInDoubt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+				protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -387,7 +360,7 @@ func TestNothingIsSentBeforeTheOutcomeIsSettled(t *testing.T) {
 		"c.SendEarlyHints":        func(c fiber.Ctx) error { _ = c.SendEarlyHints([]string{"</paid>"}); return c.SendString("paid") },
 	} {
 		app := fiber.New()
-		refused, err := idemfiber.Middleware(exchangetest.RefusingCommit(t), idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+		refused, err := idemfiber.New(exchangetest.RefusingCommit(t), idem.Policy{AllowGlobalKeys: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,10 +16,10 @@
 // [WriteError] alone. The client interceptor then belongs into the connection. It tells the engine
 // that something may have happened from the first call on, so an answer such as 429, which gRPC also
 // gives for a response that is too large, does not give the key back. Without repeats of its own
-// ([idemgrpc.WithRetryAttempts] of 1) it is safe for services that ignore keys.
+// (without [idemgrpc.WithKeysHonoured]) it is safe for services that ignore keys.
 //
 //	mux := runtime.NewServeMux(runtime.WithErrorHandler(idemgateway.WriteError))
-//	http.Handle("/", idemhttp.Middleware(engine, policy)(mux))
+//	http.Handle("/", idemhttp.MustNew(engine, policy)(mux))
 package idemgateway
 
 import (

@@ -123,7 +123,7 @@ func newEngine(t *testing.T, opts ...idem.Option) *idem.Engine {
 // protected serves a bank with the interceptors of package idemgrpc.
 func protected(t *testing.T, b *bank, engine *idem.Engine) *grpc.ClientConn {
 	t.Helper()
-	protect, err := idemgrpc.New(engine, idemgrpc.WithPolicy(paymentsv1.PaymentService_CreatePayment_FullMethodName, idem.Policy{Scope: merchant}))
+	protect, err := idemgrpc.New(engine, []idem.Policy{{Name: paymentsv1.PaymentService_CreatePayment_FullMethodName, Scope: merchant}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ var ways = map[string]func(*testing.T, *bank, *idem.Engine) (http.Handler, error
 }
 
 // onlyKeys is a client interceptor for a service that may ignore keys.
-var onlyKeys = grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryAttempts(1)))
+var onlyKeys = grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor())
 
 // Both ways give the answers of package idemhttp.
 func TestAnswers(t *testing.T) {
@@ -288,7 +288,7 @@ func TestTransportWaits(t *testing.T) {
 				t.Errorf("a duplicate = %+v, want in-progress after 1 s", a)
 			}
 			<-refused
-			client := &http.Client{Transport: idemhttp.NewTransport(nil, idemhttp.WithKeysHonoured())}
+			client := &http.Client{Transport: idemhttp.MustNewTransport(nil, idemhttp.WithKeysHonoured())}
 			go func() { second <- pay(t, client, url, "slow", "k1") }()
 			<-refused
 			close(b.release)

@@ -114,5 +114,5 @@ func setup(t *testing.T) (s *paytest.Suite, before http.Handler, protect func(ht
 		}
 	})
 	merchant := func(context.Context) (string, error) { return "merchant", nil }
-	return s, Before(db), idemhttp.Middleware(engine, idem.Policy{Scope: merchant})
+	return s, Before(db), idemhttp.MustNew(engine, idem.Policy{Scope: merchant})
 }

@@ -313,7 +313,7 @@ var otherEarlyCases = []testCase{
 		}
 	}},
 	{"a response to HEAD is complete with its head, and waits", func(b *bundle) {
-		b.options.Methods = []string{"HEAD"}
+		b.cfg.Methods = []string{"HEAD"}
 		b.protect(replaced(b, func(w http.ResponseWriter, _ *http.Request) {
 			events(w)
 			w.Header().Set("X-Handler", "1")

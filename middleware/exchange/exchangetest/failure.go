@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
 // failureCases are about handlers that fail.
@@ -134,16 +135,16 @@ var failureCases = []testCase{
 	}},
 }
 
-// wiringCases are about options.
+// wiringCases are about names in the config, and about mistakes.
 var wiringCases = []testCase{
 	{"another header", func(b *bundle) {
-		b.options.Header = "x-request-key"
+		b.cfg.Header = "x-request-key"
 		b.protect(created)
 		b.wantRefusal(b.pay("k1"), idem.CodeKeyMissing)
 		b.want(b.send(withHeader(b.request("POST", "/pay", "", payBody), "X-Request-Key", "k1")), 201, `{"id":"p1"}`, false)
 	}},
 	{"more headers to replay", func(b *bundle) {
-		b.options.Replay = []string{"x-request-id"}
+		b.cfg.Replay = []string{"x-request-id"}
 		b.protect(created)
 		b.pay("k1")
 		again := b.pay("k1")
@@ -155,36 +156,46 @@ var wiringCases = []testCase{
 		for name, c := range map[string]struct {
 			engine *idem.Engine
 			policy idem.Policy
-			o      Options
+			cfg    exchange.Config
 		}{
-			"no engine":                 {nil, b.policy, Options{}},
-			"no scope":                  {b.engine, idem.Policy{}, Options{}},
-			"a cookie":                  {b.engine, b.policy, Options{Replay: []string{"set-cookie"}}},
-			"credentials":               {b.engine, b.policy, Options{Replay: []string{"X-Fine", "WWW-Authenticate"}}},
-			"an answer to an origin":    {b.engine, b.policy, Options{Replay: []string{"Access-Control-Allow-Origin"}}},
-			"what the answer varies by": {b.engine, b.policy, Options{Replay: []string{"vary"}}},
-			"the date":                  {b.engine, b.policy, Options{Replay: []string{"date"}}},
-			"a hop-by-hop header":       {b.engine, b.policy, Options{Replay: []string{"Transfer-Encoding"}}},
-			"the length":                {b.engine, b.policy, Options{Replay: []string{"Content-Length"}}},
-			"a trailer":                 {b.engine, b.policy, Options{Replay: []string{"Trailer:X"}}},
-			"no header name":            {b.engine, b.policy, Options{Replay: []string{""}}},
-			"a header with a space":     {b.engine, b.policy, Options{Header: "Idempotency Key"}},
-			"a header to compare":       {b.engine, b.policy, Options{Compared: []string{"X Currency"}}},
-			"no methods":                {b.engine, b.policy, Options{Methods: []string{}}},
-			"no method's name":          {b.engine, b.policy, Options{Methods: []string{"PO ST"}}},
-			"a method in small letters": {b.engine, b.policy, Options{Methods: []string{"POST", "patch"}}},
-			"an optional token":         {b.engine, idem.Policy{AllowGlobalKeys: true, IssuedTokens: true}, Options{Optional: true}},
-			"a URI with a fragment":     {b.engine, b.policy, Options{Documents: "https://example.com/#keys"}},
-			"a URI for a header":        {b.engine, b.policy, Options{Documents: "https://example.com/>; rel=\"x"}},
-			"a URI without a scheme":    {b.engine, b.policy, Options{Documents: "://example.com"}},
-			"a relative URI":            {b.engine, b.policy, Options{Documents: "keys.html"}},
-			"a format half set":         {b.engine, idem.Policy{AllowGlobalKeys: true, KeyFormat: idem.KeyFormat{Advice: "x"}}, Options{}},
-			"a negative limit":          {b.engine, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: -1}, Options{}},
+			"no engine":                 {nil, b.policy, exchange.Config{}},
+			"no scope":                  {b.engine, idem.Policy{}, exchange.Config{}},
+			"a cookie":                  {b.engine, b.policy, exchange.Config{Replay: []string{"set-cookie"}}},
+			"credentials":               {b.engine, b.policy, exchange.Config{Replay: []string{"X-Fine", "WWW-Authenticate"}}},
+			"an answer to an origin":    {b.engine, b.policy, exchange.Config{Replay: []string{"Access-Control-Allow-Origin"}}},
+			"what the answer varies by": {b.engine, b.policy, exchange.Config{Replay: []string{"vary"}}},
+			"the date":                  {b.engine, b.policy, exchange.Config{Replay: []string{"date"}}},
+			"a hop-by-hop header":       {b.engine, b.policy, exchange.Config{Replay: []string{"Transfer-Encoding"}}},
+			"the length":                {b.engine, b.policy, exchange.Config{Replay: []string{"Content-Length"}}},
+			"a trailer":                 {b.engine, b.policy, exchange.Config{Replay: []string{"Trailer:X"}}},
+			"no header name":            {b.engine, b.policy, exchange.Config{Replay: []string{""}}},
+			"a header with a space":     {b.engine, b.policy, exchange.Config{Header: "Idempotency Key"}},
+			"a header to compare":       {b.engine, b.policy, exchange.Config{Compare: []string{"X Currency"}}},
+			"no methods":                {b.engine, b.policy, exchange.Config{Methods: []string{}}},
+			"no method's name":          {b.engine, b.policy, exchange.Config{Methods: []string{"PO ST"}}},
+			"a method in small letters": {b.engine, b.policy, exchange.Config{Methods: []string{"POST", "patch"}}},
+			"an optional token":         {b.engine, idem.Policy{AllowGlobalKeys: true, IssuedTokens: true}, exchange.Config{OptionalKey: true}},
+			"a URI with a fragment":     {b.engine, b.policy, exchange.Config{Documentation: "https://example.com/#keys"}},
+			"a URI for a header":        {b.engine, b.policy, exchange.Config{Documentation: "https://example.com/>; rel=\"x"}},
+			"a URI without a scheme":    {b.engine, b.policy, exchange.Config{Documentation: "://example.com"}},
+			"a relative URI":            {b.engine, b.policy, exchange.Config{Documentation: "keys.html"}},
+			"a format half set":         {b.engine, idem.Policy{AllowGlobalKeys: true, KeyFormat: idem.KeyFormat{Advice: "x"}}, exchange.Config{}},
+			"two policies for a route":  {b.engine, b.policy, exchange.Config{StatusPolicies: []idem.Policy{{Name: "pay"}, {Name: "pay"}}}},
+			"a policy without a route":  {b.engine, b.policy, exchange.Config{StatusPolicies: []idem.Policy{{}}}},
+			"a negative limit":          {b.engine, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: -1}, exchange.Config{}},
 		} {
-			if h, err := b.adapter.Protect(c.engine, c.policy, c.o, http.NotFoundHandler()); err == nil || h != nil {
+			if h, err := b.adapter.Protect(c.engine, c.policy, c.cfg, http.NotFoundHandler()); err == nil || h != nil {
 				b.Errorf("%s: no error", name)
 			} else if s := err.Error(); !strings.HasPrefix(s, "idem") || strings.Contains(s, "\n") {
 				b.Errorf("%s: error %q", name, s)
+			}
+			if h, err := b.adapter.Status(c.engine, c.policy, c.cfg); err == nil || h != nil {
+				b.Errorf("%s: no error of the status handler", name)
+			}
+		}
+		if b.adapter.Tokens != nil {
+			if h, err := b.adapter.Tokens(b.engine, b.policy, -1); err == nil || h != nil {
+				b.Errorf("tokens with a negative time to live: no error")
 			}
 		}
 	}},

@@ -142,7 +142,7 @@ var identityCases = []testCase{
 	}},
 	{"scopes do not share keys", func(b *bundle) {
 		b.policy.Scope = nil
-		b.options.Scope = func(r *http.Request) (string, error) { return r.Header.Get("X-Merchant"), nil }
+		b.cfg.Scope = func(r *http.Request) (string, error) { return r.Header.Get("X-Merchant"), nil }
 		b.protect(created)
 		for _, merchant := range []string{"m1", "m2"} {
 			b.want(b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "X-Merchant", merchant)), 201, `{"id":"p1"}`, false)
@@ -150,7 +150,7 @@ var identityCases = []testCase{
 		b.wantRuns(2)
 	}},
 	{"an operation of its own name can be reached by several paths", func(b *bundle) {
-		b.options.Operation = func(r *http.Request) string { return "pay" }
+		b.cfg.Operation = func(r *http.Request) string { return "pay" }
 		b.protect(created)
 		b.want(b.send(b.request("POST", "/v1/pay", "k1", payBody)), 201, `{"id":"p1"}`, false)
 		b.want(b.send(b.request("POST", "/v2/pay", "k1", payBody)), 201, `{"id":"p1"}`, true)
@@ -242,7 +242,7 @@ var identityCases = []testCase{
 			ExpiresAt time.Time `json:"expires_at"`
 		}
 		for _, ttl := range []time.Duration{0, time.Hour} {
-			tokens, client := b.listen(b.adapter.Tokens(b.engine, b.policy, ttl))
+			tokens, client := b.listen(b.handler(b.adapter.Tokens(b.engine, b.policy, ttl)))
 			resp, err := client.Post(tokens+"/v1/tokens", "", nil)
 			if err != nil {
 				b.Fatal(err)
@@ -274,7 +274,7 @@ var identityCases = []testCase{
 			})
 		})
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
-		status, client := b.listen(b.adapter.Status(b.engine, b.policy, b.options))
+		status, client := b.listen(b.handler(b.adapter.Status(b.engine, b.policy, b.cfg)))
 		req, _ := http.NewRequest("GET", status, nil)
 		req.Header.Set("Idempotency-Key", "k1")
 		resp, err := client.Do(req)

@@ -107,7 +107,7 @@ var nestedCases = []testCase{
 // again is a handler behind the adapter once more, with the bundle's engine.
 func (b *bundle) again(policy idem.Policy, h http.HandlerFunc) http.HandlerFunc {
 	b.Helper()
-	handler, err := b.adapter.Protect(b.engine, policy, b.options, h)
+	handler, err := b.adapter.Protect(b.engine, policy, b.cfg, h)
 	if err != nil {
 		b.Fatalf("Protect() = %v", err)
 	}

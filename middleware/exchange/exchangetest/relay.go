@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
 // relayCases are about handlers that answer with another service's refusal.
@@ -83,7 +84,7 @@ var relayCases = []testCase{
 	{"a proxy in front of a service that refuses is in doubt", func(b *bundle) {
 		policy := b.policy
 		policy.IssuedTokens = true
-		h, err := b.adapter.Protect(b.engine, policy, Options{}, http.NotFoundHandler())
+		h, err := b.adapter.Protect(b.engine, policy, exchange.Config{}, http.NotFoundHandler())
 		if err != nil {
 			b.Fatal(err)
 		}

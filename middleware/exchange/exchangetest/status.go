@@ -101,20 +101,18 @@ var statusCases = []testCase{
 		without := func(name string) idem.Policy { return idem.Policy{Name: name, Scope: b.policy.Scope} }
 		for name, tt := range map[string]struct {
 			policy idem.Policy
-			routes []StatusPolicy
+			routes []idem.Policy
 			want   bool
 		}{
 			"of every route":         {with(""), nil, true},
 			"of the route":           {with("pay"), nil, true},
 			"of another route":       {with("refund"), nil, false},
-			"the route has one":      {without(""), []StatusPolicy{{"pay", with("")}}, true},
-			"the route has none":     {with(""), []StatusPolicy{{"pay", without("")}}, false},
-			"another route has none": {with(""), []StatusPolicy{{"refund", without("")}}, true},
-			"by name, not by route":  {with(""), []StatusPolicy{{"POST /pay", without("pay")}}, false},
-			"the last one counts":    {with(""), []StatusPolicy{{"pay", with("")}, {"pay", without("")}}, false},
-			"before a named one":     {without("pay"), []StatusPolicy{{"pay", with("")}}, true},
+			"the route has one":      {without(""), []idem.Policy{with("pay")}, true},
+			"the route has none":     {with(""), []idem.Policy{without("pay")}, false},
+			"another route has none": {with(""), []idem.Policy{without("refund")}, true},
+			"before a named one":     {without("pay"), []idem.Policy{with("pay")}, true},
 		} {
-			b.options.StatusPolicies = tt.routes
+			b.cfg.StatusPolicies = tt.routes
 			if a, s := b.statusOf(tt.policy)("GET", "k1"); s["state"] != "unknown" || s["resolver"] != tt.want {
 				b.Errorf("%s: status = %s, want it unknown, and resolver %v", name, a.body, tt.want)
 			}
@@ -122,7 +120,7 @@ var statusCases = []testCase{
 	}},
 	{"a key is its scope's", func(b *bundle) {
 		b.policy.Scope = nil
-		b.options.Scope = func(r *http.Request) (string, error) { return r.Header.Get("X-Merchant"), nil }
+		b.cfg.Scope = func(r *http.Request) (string, error) { return r.Header.Get("X-Merchant"), nil }
 		b.protect(created)
 		b.want(b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "X-Merchant", "m1")), 201, `{"id":"p1"}`, false)
 		ask := b.statusOf(b.policy)
@@ -174,7 +172,7 @@ func text(v any) string {
 // values.
 func (b *bundle) statusOf(policy idem.Policy) func(method, key string, header ...string) (answer, map[string]any) {
 	b.Helper()
-	url, client := b.listen(b.adapter.Status(b.engine, policy, b.options))
+	url, client := b.listen(b.handler(b.adapter.Status(b.engine, policy, b.cfg)))
 	return func(method, key string, header ...string) (answer, map[string]any) {
 		b.Helper()
 		req, err := http.NewRequest(method, url+"/v1/idempotency", nil)

@@ -40,6 +40,16 @@ var streamCases = []testCase{
 		b.wantRefusal(b.pay("k1"), idem.CodeResultUnavailable)
 		b.wantRuns(1)
 	}},
+	{"on a route that streams, every flushed response is a stream", func(b *bundle) {
+		b.cfg.Streaming = true
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "a")
+			w.(http.Flusher).Flush()
+		})
+		b.want(b.pay("k1"), 200, "a", false)
+		b.wantRefusal(b.pay("k1"), idem.CodeResultUnavailable)
+		b.wantRuns(1)
+	}},
 	{"a flush before anything is written sends the headers", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			events(w)

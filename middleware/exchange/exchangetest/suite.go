@@ -21,17 +21,19 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // Adapter is an adapter under test.
 type Adapter struct {
-	// Protect serves h, protected, on every path and method.
-	Protect func(engine *idem.Engine, policy idem.Policy, o Options, h http.Handler) (http.Handler, error)
-	// Status and Tokens serve the handlers of those names, on every path.
-	Status func(engine *idem.Engine, policy idem.Policy, o Options) http.Handler
-	// Tokens is nil if the adapter has no such handler.
-	Tokens func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler
+	// Protect serves h, protected, on every path and method. The error is that of the adapter for
+	// wrong wiring.
+	Protect func(engine *idem.Engine, policy idem.Policy, cfg exchange.Config, h http.Handler) (http.Handler, error)
+	// Status serves the status handler on every path, and Tokens the token handler. Tokens is nil if
+	// the adapter has no such handler.
+	Status func(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (http.Handler, error)
+	Tokens func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) (http.Handler, error)
 	// Beyond names cases beyond the framework, such as "stream" or "write/103 Early Hints",
 	// with the reason. A name stands for all cases with this beginning. They are not run,
 	// and a name of no case is an error.
@@ -46,28 +48,6 @@ func (a *Adapter) beyond(name string) (beginning, reason string) {
 		}
 	}
 	return "", ""
-}
-
-// Options are the adapter's, by the same names.
-type Options struct {
-	Header    string
-	Replay    []string
-	Scope     func(*http.Request) (string, error)
-	Operation func(*http.Request) string
-	Compared  []string
-	Methods   []string // nil if the option is not given
-	Optional  bool     // WithOptionalKey
-	Documents string   // WithDocumentation
-	Rerun     bool     // WithRerun, where a handler does not run again by itself
-	Refusals  func(http.ResponseWriter, *http.Request, *idem.Refusal)
-	// StatusPolicies are the arguments of WithStatusPolicy, for Status.
-	StatusPolicies []StatusPolicy
-}
-
-// StatusPolicy is a route and its policy.
-type StatusPolicy struct {
-	Route  string
-	Policy idem.Policy
 }
 
 // testCase is one behaviour. The bundle is the case's own.
@@ -91,7 +71,7 @@ func Run(t *testing.T, a Adapter) {
 		cases []testCase
 	}{
 		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases}, {"status", statusCases},
-		{"write", writerCases}, {"stream", streamCases}, {"early", earlyCases}, {"fail", failureCases}, {"doubt", doubtCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", rerunCases}, {"wire", wiringCases}, {"choose", optionCases},
+		{"write", writerCases}, {"stream", streamCases}, {"early", earlyCases}, {"fail", failureCases}, {"doubt", doubtCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", againCases}, {"wire", wiringCases}, {"choose", configCases},
 	} {
 		for _, c := range group.cases {
 			name := group.name + "/" + c.name
@@ -124,7 +104,7 @@ type bundle struct {
 	store   *idemtest.FaultyStore
 	records *memorystore.Store // in store
 	policy  idem.Policy
-	options Options
+	cfg     exchange.Config
 	runs    atomic.Int64      // of the handler
 	later   atomic.Int64      // nanoseconds by which the store's clock is ahead
 	seen    [256]atomic.Int64 // events, by type
@@ -172,7 +152,7 @@ func (b *bundle) protect(h http.HandlerFunc, around ...func(http.Handler) http.H
 		b.runs.Add(1)
 		h(w, r)
 	})
-	handler, err := b.adapter.Protect(b.engine, b.policy, b.options, counted)
+	handler, err := b.adapter.Protect(b.engine, b.policy, b.cfg, counted)
 	if err != nil {
 		b.Fatalf("Protect() = %v", err)
 	}
@@ -180,6 +160,15 @@ func (b *bundle) protect(h http.HandlerFunc, around ...func(http.Handler) http.H
 		handler = wrap(handler)
 	}
 	b.url, b.client = b.listen(handler)
+}
+
+// handler returns what the adapter made, which was wired well.
+func (b *bundle) handler(h http.Handler, err error) http.Handler {
+	b.Helper()
+	if err != nil {
+		b.Fatalf("wiring: %v", err)
+	}
+	return h
 }
 
 func (b *bundle) listen(h http.Handler) (string, *http.Client) {

@@ -110,7 +110,7 @@ var writerCases = []testCase{
 		}
 	}},
 	{"HEAD has no body and its length", func(b *bundle) {
-		b.options.Methods = []string{"HEAD"}
+		b.cfg.Methods = []string{"HEAD"}
 		b.protect(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "abc") })
 		for _, replayed := range []bool{false, true} {
 			a := b.send(b.request("HEAD", "/pay", "k1", ""))

@@ -23,6 +23,17 @@ func Apply[T any, O ~func(*T)](to *T, opts []O) {
 	}
 }
 
+// One returns the config of an adapter, the zero value if it was left out.
+func One[C any](cfg []C) (c C, err error) {
+	if len(cfg) > 1 {
+		return c, fmt.Errorf("%d configs, at most one is possible", len(cfg))
+	}
+	if len(cfg) == 1 {
+		c = cfg[0]
+	}
+	return c, nil
+}
+
 // Must panics if the wiring is wrong. Otherwise it returns v.
 func Must[T any](v T, err error) T {
 	if err != nil {
@@ -66,13 +77,18 @@ func ComeBack(r *idem.Refusal, pause time.Duration) *idem.Refusal {
 }
 
 // StatusPolicies returns the policies for [idem.Engine.Status], where the first one for a
-// route counts. These are listed, the last one first, and then own.
+// route counts. These are listed, and then own.
 func StatusPolicies(listed []idem.Policy, own ...*idem.Policy) ([]*idem.Policy, error) {
 	var policies []*idem.Policy
-	for _, p := range slices.Backward(listed) {
+	seen := make(map[string]bool)
+	for _, p := range listed {
 		if p.Name == "" {
 			return nil, errors.New("a status policy without a route")
 		}
+		if seen[p.Name] {
+			return nil, fmt.Errorf("two status policies for the route %q", p.Name)
+		}
+		seen[p.Name] = true
 		policies = append(policies, &p)
 	}
 	return append(policies, own...), nil

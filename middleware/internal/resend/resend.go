@@ -70,29 +70,25 @@ func Gate(ctx context.Context) error {
 
 // Policy bounds the attempts of a call. The options of the transports set its fields.
 type Policy struct {
-	Attempts int           // the first one included
-	First    time.Duration // back-off before the second
-	Most     time.Duration // the back-off doubles up to this
-	Elapsed  time.Duration // no attempt starts later, from the start of the call
+	First   time.Duration // back-off before the second
+	Most    time.Duration // the back-off doubles up to this
+	Elapsed time.Duration // no attempt starts later, from the start of the call; 0 is for one attempt
 }
 
 // Default returns the default policy. A minute is long enough for a server to restart,
 // and for the lock of a holder that died to come free after the usual session time-out of
-// 10 s. The time bounds a call, so 100 attempts allow for a server that refuses
-// connections at once while it restarts.
+// 10 s.
 func Default() Policy {
-	return Policy{Attempts: 100, First: 100 * time.Millisecond, Most: 5 * time.Second, Elapsed: time.Minute}
+	return Policy{First: 100 * time.Millisecond, Most: 5 * time.Second, Elapsed: time.Minute}
 }
 
 // Validate says what is wrong with the policy.
 func (p Policy) Validate() error {
 	switch {
-	case p.Attempts < 1:
-		return errors.New("a call needs one attempt at least")
 	case p.First <= 0 || p.Most < p.First:
 		return errors.New("the back-off has to be positive, and cannot shrink")
-	case p.Elapsed <= 0:
-		return errors.New("the time for retries has to be positive")
+	case p.Elapsed < 0:
+		return errors.New("the time for retries is negative")
 	}
 	return nil
 }
@@ -116,14 +112,14 @@ type Advice struct {
 func (p Policy) Start() Call { return Call{policy: p, started: time.Now(), made: 1} }
 
 // Next returns the pause before another attempt. It returns false if none may help, if
-// attempts or time are used up, or if ctx would end during the pause.
+// the time is used up, or if ctx would end during the pause.
 func (c *Call) Next(ctx context.Context, advice Advice) (time.Duration, bool) {
 	p, asked := &c.policy, advice.Asked
 	if !advice.Again || advice.Once && c.failed {
 		return 0, false
 	}
 	c.failed = c.failed || advice.Once
-	if c.made >= p.Attempts || asked > p.Elapsed || ctx.Err() != nil {
+	if p.Elapsed == 0 || asked > p.Elapsed || ctx.Err() != nil {
 		return 0, false
 	}
 	pause := max(asked, 0) + random.N(p.backoff(c.made)) //nolint:gosec // it spreads retries, and is no secret

@@ -9,21 +9,16 @@ import (
 	"time"
 )
 
-func TestNextBoundsAttempts(t *testing.T) {
-	p := Policy{Attempts: 3, First: time.Millisecond, Most: time.Second, Elapsed: time.Hour}
-	call := p.Start()
-	for i := 1; i < p.Attempts; i++ {
-		if _, ok := call.Next(t.Context(), Advice{Again: true}); !ok {
-			t.Fatalf("Next() after %d attempts = false, want true", i)
-		}
-	}
+// Without time for retries there is one attempt.
+func TestNextWithoutTime(t *testing.T) {
+	call := Policy{First: time.Millisecond, Most: time.Second}.Start()
 	if _, ok := call.Next(t.Context(), Advice{Again: true}); ok {
-		t.Error("Next() after all attempts = true, want false")
+		t.Error("Next() = true without time, want false")
 	}
 }
 
 func TestNextGrowsAndIsBounded(t *testing.T) {
-	p := Policy{Attempts: 1 << 30, First: 100 * time.Millisecond, Most: time.Second, Elapsed: time.Hour}
+	p := Policy{First: 100 * time.Millisecond, Most: time.Second, Elapsed: time.Hour}
 	for made, want := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 4: 800 * time.Millisecond, 5: time.Second, 1 << 20: time.Second} {
 		if got := p.backoff(made); got != want {
 			t.Errorf("backoff(%d) = %v, want %v", made, got, want)
@@ -39,7 +34,7 @@ func TestNextGrowsAndIsBounded(t *testing.T) {
 
 func TestNextStopsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := Policy{Attempts: 100, First: time.Second, Most: time.Second, Elapsed: 10 * time.Second}
+		p := Policy{First: time.Second, Most: time.Second, Elapsed: 10 * time.Second}
 		call := p.Start()
 		began := time.Now()
 		for {
@@ -82,9 +77,9 @@ func TestValidate(t *testing.T) {
 	}
 	for _, p := range []Policy{
 		{},
-		{Attempts: 1, First: 0, Most: 1, Elapsed: 1},
-		{Attempts: 1, First: 2, Most: 1, Elapsed: 1},
-		{Attempts: 1, First: 1, Most: 1},
+		{First: 0, Most: 1, Elapsed: 1},
+		{First: 2, Most: 1, Elapsed: 1},
+		{First: 1, Most: 1, Elapsed: -1},
 	} {
 		if p.Validate() == nil {
 			t.Errorf("Validate(%+v) = nil, want an error", p)

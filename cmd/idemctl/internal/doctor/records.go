@@ -56,7 +56,7 @@ func (c *recordCheck) checkRedis(ctx context.Context) {
 		case data == nil:
 			c.warnf(check, "no service with this --zookeeper has used a Redis yet: %s is missing", c.servers.Redis.WitnessPath())
 		default:
-			opts, witnessed = append(opts, redisstore.WithWitness(witness)), true
+			opts, witnessed = append(opts, redisstore.WithWitness(func(string) redisstore.Witness { return witness })), true
 		}
 	}
 	store, err := redisstore.New(ctx, c.p.redis, opts...)

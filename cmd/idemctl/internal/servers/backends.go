@@ -139,7 +139,7 @@ func (s *Flags) openRedis(ctx context.Context, b *Backends, n Need) (Store, erro
 	}
 	opts := []redisstore.Option{redisstore.WithPrefix(s.Redis.Prefix), redisstore.WithLogger(slog.New(slog.DiscardHandler))} // errors are returned
 	if b.ZooKeeper != nil {
-		opts = append(opts, redisstore.WithWitness(s.Redis.Witness(b.ZooKeeper)))
+		opts = append(opts, redisstore.WithWitness(func(string) redisstore.Witness { return s.Redis.Witness(b.ZooKeeper) }))
 	}
 	if n.ReadOnly {
 		opts = append(opts, redisstore.WithReadOnly())

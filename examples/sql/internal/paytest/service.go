@@ -135,7 +135,7 @@ func newService(ctx context.Context, s *Setting, open Open) (*service, error) {
 	router := gin.New()
 	router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(http.StatusInternalServerError) }))
 	merchant := func(context.Context) (string, error) { return "merchant", nil }
-	router.POST("/pay", idemgin.Middleware(engine, idem.Policy{Scope: merchant}), func(c *gin.Context) { v.handle(c, pay, s.Reach) })
+	router.POST("/pay", idemgin.MustNew(engine, idem.Policy{Scope: merchant}), func(c *gin.Context) { v.handle(c, pay, s.Reach) })
 	v.Handler = router
 	return v, nil
 }

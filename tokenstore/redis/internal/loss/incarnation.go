@@ -184,7 +184,7 @@ func (n *incarnations) load(ctx context.Context) (t testimony, err error) {
 	}
 	t.want, t.owner, err = unmarshalSet(data)
 	if err == nil && t.owner.Prefix != "" && t.owner.Prefix != n.owner.Prefix {
-		return testimony{}, fmt.Errorf("tokenstore/redis: the witness belongs to the store with the prefix %q, and this store has %q: give each store a witness of its own, see WithWitnessIn",
+		return testimony{}, fmt.Errorf("tokenstore/redis: the witness belongs to the store with the prefix %q, and this store has %q: give each store a witness of its own, see WithWitness",
 			t.owner.Prefix, n.owner.Prefix)
 	}
 	return t, err

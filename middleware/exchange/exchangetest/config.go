@@ -12,8 +12,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
-// optionCases are about the options of a route.
-var optionCases = []testCase{
+// configCases are about the config of a route.
+var configCases = []testCase{
 	{"safe methods need no key and reach the handler as they are", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			if _, ok := idem.FromContext(r.Context()); ok {
@@ -41,7 +41,7 @@ var optionCases = []testCase{
 		b.wantNothing()
 	}},
 	{"a route chooses its methods", func(b *bundle) {
-		b.options.Methods = []string{"POST", "GET"}
+		b.cfg.Methods = []string{"POST", "GET"}
 		b.protect(created)
 		b.wantRefusal(b.send(b.request("POST", "/pay", "", payBody)), idem.CodeKeyMissing)
 		b.wantRefusal(b.send(b.request("GET", "/pay", "", "")), idem.CodeKeyMissing)
@@ -52,7 +52,7 @@ var optionCases = []testCase{
 		b.wantRuns(2)
 	}},
 	{"an optional key", func(b *bundle) {
-		b.options.Optional = true
+		b.cfg.OptionalKey = true
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			if _, ok := idem.FromContext(r.Context()); ok != (r.Header["Idempotency-Key"] != nil) {
 				b.Errorf("in an execution: %v, key %q", ok, r.Header["Idempotency-Key"])
@@ -90,9 +90,9 @@ var optionCases = []testCase{
 		b.want(b.pay(`"k123"`), 201, `{"id":"p1"}`, false)
 		b.want(b.pay("k123"), 201, `{"id":"p1"}`, true)
 	}},
-	{"the adapter's scope takes the place of the policy's", func(b *bundle) {
+	{"the config's scope takes the place of the policy's", func(b *bundle) {
 		b.policy.Scope = func(context.Context) (string, error) { return "", io.ErrUnexpectedEOF }
-		b.options.Scope = func(r *http.Request) (string, error) {
+		b.cfg.Scope = func(r *http.Request) (string, error) {
 			if s := r.Header.Get("X-Merchant"); s != "secret" {
 				return s, nil
 			}
@@ -113,7 +113,7 @@ var optionCases = []testCase{
 		b.want(b.send(other), 201, `{"id":"p1"}`, true)
 	}},
 	{"headers that a route compares", func(b *bundle) {
-		b.options.Compared = []string{"host", "x-currency"}
+		b.cfg.Compare = []string{"host", "x-currency"}
 		b.protect(created)
 		request := func(host string, currency ...string) answer {
 			r := withHeader(b.request("POST", "/pay", "k1", payBody), "X-Currency", currency...)
@@ -131,7 +131,7 @@ var optionCases = []testCase{
 	{"a header that a route begins to compare does not change requests without it", func(b *bundle) {
 		b.protect(created)
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
-		b.options.Compared = []string{"X-Currency"}
+		b.cfg.Compare = []string{"X-Currency"}
 		b.protectAgain()
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, true)
 		a := b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "X-Currency", ""))
@@ -144,7 +144,7 @@ var optionCases = []testCase{
 		b.protect(created)
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
 		for _, page := range []string{"https://example.com/keys", "/keys"} {
-			b.options.Documents = page
+			b.cfg.Documentation = page
 			b.protect(created)
 			for code, a := range map[idem.Code]answer{
 				idem.CodeKeyMissing: b.send(b.request("POST", "/pay", "", payBody)),
@@ -163,7 +163,7 @@ var optionCases = []testCase{
 		}
 	}},
 	{"refusals in a format of the application", func(b *bundle) {
-		b.options.Refusals = func(w http.ResponseWriter, r *http.Request, refusal *idem.Refusal) {
+		b.cfg.Refuse = func(w http.ResponseWriter, r *http.Request, refusal *idem.Refusal) {
 			w.Header().Set("Content-Type", "text/plain")
 			if refusal.Code == idem.CodeKeyMissing {
 				w.WriteHeader(428)
@@ -184,7 +184,7 @@ var optionCases = []testCase{
 			b.Errorf("header = %v", h)
 		}
 		b.want(b.send(b.request("POST", "/pay", "", payBody)), 428, "/pay key-missing: "+idem.CodeKeyMissing.Detail(), false)
-		status, client := b.listen(b.adapter.Status(b.engine, b.policy, b.options))
+		status, client := b.listen(b.handler(b.adapter.Status(b.engine, b.policy, b.cfg)))
 		resp, err := client.Get(status + "/status")
 		if err != nil {
 			b.Fatal(err)
@@ -195,7 +195,7 @@ var optionCases = []testCase{
 		}
 	}},
 	{"a format that flushes first is not taken for success", func(b *bundle) {
-		b.options.Refusals = func(w http.ResponseWriter, _ *http.Request, _ *idem.Refusal) {
+		b.cfg.Refuse = func(w http.ResponseWriter, _ *http.Request, _ *idem.Refusal) {
 			if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
 				b.Errorf("Flush() = %v, want %v", err, http.ErrNotSupported)
 			}
@@ -205,7 +205,7 @@ var optionCases = []testCase{
 		b.want(b.send(b.request("POST", "/pay", "", payBody)), 400, "sorry", false)
 	}},
 	{"a format that writes nothing is not taken for success", func(b *bundle) {
-		b.options.Refusals = func(http.ResponseWriter, *http.Request, *idem.Refusal) {}
+		b.cfg.Refuse = func(http.ResponseWriter, *http.Request, *idem.Refusal) {}
 		b.protect(created)
 		b.wantRefusal(b.send(b.request("POST", "/pay", "", payBody)), idem.CodeKeyMissing)
 	}},

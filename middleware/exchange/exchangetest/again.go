@@ -19,18 +19,18 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-// rerunCases are about a handler that runs again, because its joined transaction met a conflict
+// againCases are about a handler that runs again, because its joined transaction met a conflict
 // and was rolled back. An adapter that cannot run it again answers with a failure, and the
 // client's repeat runs the handler. Either way each run gets the request as the client sent it.
-var rerunCases = []testCase{
+var againCases = []testCase{
 	{"a handler that changes its request gets it unchanged again", func(b *bundle) {
-		b.rerun(func(req *http.Request) {
+		b.runAgain(func(req *http.Request) {
 			req.Header["X-List"] = []string{"a", "b"}
 			req.Header.Set("Cookie", "session=1")
 		}, payBody, "application/json", func(_ *http.Request) string { return "" })
 	}},
 	{"a handler that changes a parsed form gets it unchanged again", func(b *bundle) {
-		b.rerun(nil, "amount=1250&to=bob", "application/x-www-form-urlencoded", func(r *http.Request) string {
+		b.runAgain(nil, "amount=1250&to=bob", "application/x-www-form-urlencoded", func(r *http.Request) string {
 			amount, note, to := r.FormValue("amount"), r.FormValue("note"), r.PostFormValue("to")
 			r.Form.Set("amount", "1")
 			r.PostForm.Set("to", "eve")
@@ -41,7 +41,7 @@ var rerunCases = []testCase{
 	{"a handler that parses a form with files can parse it again", func(b *bundle) {
 		var files sync.Map
 		body, contentType := form(b)
-		b.rerun(nil, body, contentType, func(r *http.Request) string {
+		b.runAgain(nil, body, contentType, func(r *http.Request) string {
 			if err := r.ParseMultipartForm(1); err != nil {
 				b.Errorf("ParseMultipartForm() = %v", err)
 				return err.Error()
@@ -78,7 +78,7 @@ var rerunCases = []testCase{
 				next.ServeHTTP(w, r)
 			})
 		}
-		b.rerun(nil, body, contentType, func(r *http.Request) string {
+		b.runAgain(nil, body, contentType, func(r *http.Request) string {
 			f, _, err := r.FormFile("receipt")
 			if err != nil {
 				b.Errorf("FormFile() = %v", err)
@@ -121,12 +121,12 @@ func (b *bundle) waitGone(name string) {
 	}
 }
 
-// rerun sends a request to a handler whose first run is rolled back. The handler compares what it
+// runAgain sends a request to a handler whose first run is rolled back. The handler compares what it
 // sees with what it saw before, and then changes everything in its request. look is a part of the
 // handler that uses the request in its own way and returns what it saw.
-func (b *bundle) rerun(prepare func(*http.Request), body, contentType string, look func(*http.Request) string, around ...func(http.Handler) http.Handler) {
+func (b *bundle) runAgain(prepare func(*http.Request), body, contentType string, look func(*http.Request) string, around ...func(http.Handler) http.Handler) {
 	b.Helper()
-	b.engine, b.options.Rerun = Conflicting(b, 1), true
+	b.engine = Conflicting(b, 1)
 	var mu sync.Mutex
 	var first string
 	b.protect(func(w http.ResponseWriter, r *http.Request) {

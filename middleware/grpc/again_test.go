@@ -40,7 +40,7 @@ func (*conflicting) ReportRefused(context.Context, string, *idem.Refusal)  {}
 
 func interceptors(t *testing.T, policy idem.Policy) (*Interceptors, *conflicting) {
 	t.Helper()
-	x, err := New(new(idem.Engine), WithDefaultPolicy(policy), WithReplayMetadata("x-run"))
+	x, err := New(new(idem.Engine), []idem.Policy{policy}, Config{Replay: []string{"x-run"}})
 	if err != nil {
 		t.Fatal(err)
 	}
