@@ -135,7 +135,7 @@ func TestCallNames(t *testing.T) {
 func TestClientMakesOneTransferOutOfALostAnswer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond)))}
+	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithRetryElapsed(time.Second/4)))}
 	var once sync.Once
 	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		once.Do(func() { go b.server.Stop() }) // the connection breaks under the call
