@@ -332,7 +332,7 @@ func (p *storyPage) seenMoment(n noted) moment {
 		why = append(why, n.Err.Error())
 	}
 	if n.Code != "" {
-		why = append(why, string(n.Code))
+		why = append(why, n.Code)
 	}
 	if n.Duration >= time.Millisecond {
 		why = append(why, "after "+operate.Brief(n.Duration))

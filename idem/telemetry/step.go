@@ -33,7 +33,7 @@ func (s Step) String() string {
 	return "step"
 }
 
-// Telemetry measures an engine. Package observe has one for OpenTelemetry. Like an [Observer]
+// Recorder measures an engine. Package observe has one for OpenTelemetry. Like an [Observer]
 // it must be safe for concurrent use and must not block, and the engine drops its panics.
 type Recorder interface {
 	// Watch is called once, when the engine is made. Its arguments are for gauges that are read

@@ -12,7 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// parents makes persistent znodes in one session.
+// Parents makes persistent znodes in one session.
 type Parents struct {
 	session *session.Session
 	c       *Client

@@ -8,7 +8,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-// pulse sends the session's empty pinned writes. They are heartbeats, when no other write
+// Pulse sends the session's empty pinned writes. They are heartbeats, when no other write
 // renewed the trust lately, and barriers.
 type Pulse struct {
 	status   *Status

@@ -13,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
 )
 
-// status is the state of a session. It says whether the session is over, connected and
+// Status is the state of a session. It says whether the session is over, connected and
 // trusted. mu guards all of it, and also the lease clock (trust.go).
 type Status struct {
 	log  *slog.Logger

@@ -8,7 +8,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
-// trust is the lease clock of a session and the holds that depend on it. status.mu guards it.
+// Trust is the lease clock of a session and the holds that depend on it. status.mu guards it.
 type Trust struct {
 	status *Status
 

@@ -47,7 +47,7 @@ type WatchKey struct {
 	Kind Kind
 }
 
-// watches are the watches of a session. mu is taken before status.mu.
+// Watches are the watches of a session. mu is taken before status.mu.
 type Watches struct {
 	status   *Status
 	requests *requests
@@ -57,7 +57,7 @@ type Watches struct {
 	all map[WatchKey]*Watch
 }
 
-// Watch returns the watch of a path, and makes it if necessary. If fit is not nil and
+// Of returns the watch of a path, and makes it if necessary. If fit is not nil and
 // refuses the result of the read, the watch is woken at once.
 func (ws *Watches) Of(path string, kind Kind, fit func(Hint) bool) *Watch {
 	ws.mu.Lock()
