@@ -25,7 +25,7 @@ type Response struct {
 	// Omitted says that the body could not be kept, because it was streamed, hijacked or
 	// over the limit. Such a result cannot be replayed.
 	Omitted bool
-	// Span is that of the execution, if a [telemetry.Recorder] records it. The engine sets it, and a
+	// Span is that of the execution, if a telemetry.Recorder records it. The engine sets it, and a
 	// replay is linked to it.
 	Span Span
 }

@@ -51,7 +51,7 @@ func (rt *Route) refuse(c *Call, r *idem.Refusal) {
 		w := newWriter(c, math.MaxInt64, math.MaxInt64)
 		w.buffered, w.implied = true, r.Code.HTTPStatus()
 		setRefusalHeaders(w.header, r)
-		if rt.cfg.Refuse(w, c.known(), r); w.begun() {
+		if rt.cfg.Refuse(w, c.refusing(), r); w.begun() {
 			w.send()
 			return
 		}

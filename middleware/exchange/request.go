@@ -19,13 +19,13 @@ func (rt *Route) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, err
 	if err != nil {
 		return idem.Operation{}, nil, err
 	}
+	operation := ""
+	if rt.cfg.Operation != nil { // it gets the request as it came, and must not read the body
+		operation = rt.cfg.Operation(c.known())
+	}
 	body, err := readBody(r, c.Kept, policy.MaxRequestBody)
 	if err != nil {
 		return idem.Operation{}, nil, err
-	}
-	operation := ""
-	if rt.cfg.Operation != nil {
-		operation = rt.cfg.Operation(c.known())
 	}
 	if operation == "" {
 		operation = r.Method + " " + path(r)
@@ -76,6 +76,14 @@ func (c *Call) known() *http.Request {
 		return c.Request
 	}
 	return c.Request.WithContext(c.Context)
+}
+
+// refusing returns the request for [Config].Refuse.
+func (c *Call) refusing() *http.Request {
+	if c.Refusing == nil {
+		return c.known()
+	}
+	return c.Request.WithContext(c.Refusing)
 }
 
 // path returns the path in the client's request. Middleware such as http.StripPrefix

@@ -32,6 +32,9 @@ type Call struct {
 	// Context is the context of Request with what the framework knows beside it. Policy.Scope gets
 	// it, and the functions of [Config] get a request with it. Nil stands for the context of Request.
 	Context context.Context
+	// Refusing is the context for [Config].Refuse. It leads to no other way to answer than the writer that
+	// Refuse gets. Nil stands for Context.
+	Refusing context.Context
 	// Route is the pattern that matched. It names the policy if the policy has no
 	// Name.
 	Route string

@@ -12,14 +12,17 @@ import (
 // ([idem.WithConflictRetries]). Gin cannot run a chain twice, so it is only possible where nothing
 // but the handler comes after this middleware.
 
-// indexField names in [gin.Context] the place of the running handler in its chain.
-const indexField = "index"
+// These name in [gin.Context] the chain of handlers and the place of the running one.
+const (
+	chainField = "handlers"
+	indexField = "index"
+)
 
 // beforeLast reports whether the running middleware is right in front of the last handler of the
 // chain. In a version of Gin that is not known it is false.
 func beforeLast(c *gin.Context) bool {
-	index := reflect.ValueOf(c).Elem().FieldByName(indexField)
-	return index.IsValid() && index.CanInt() && int(index.Int()) == len(c.HandlerNames())-2
+	index, chain := reflect.ValueOf(c).Elem().FieldByName(indexField), reflect.ValueOf(c).Elem().FieldByName(chainField)
+	return chain.IsValid() && chain.Kind() == reflect.Slice && index.IsValid() && index.CanInt() && int(index.Int()) == chain.Len()-2
 }
 
 // firstRun is what later runs of the handler need of the first one. Each run gets a context with
@@ -42,9 +45,15 @@ func newFirstRun(c *gin.Context) *firstRun {
 func (x *firstRun) again() (run *gin.Context, handle func()) {
 	run = x.before.Copy()
 	run.Errors = slices.Clone(x.errors)
+	x.gin.Errors = slices.Clone(x.errors)
 	run.Next() // it runs nothing, and moves the index on from where Abort puts it
 	handler := x.gin.Handler()
 	return run, func() { handler(run) }
+}
+
+// adopt takes over the errors that the handler has reported in the first context.
+func (x *firstRun) adopt(run *gin.Context) {
+	run.Errors = append(run.Errors, x.gin.Errors[min(len(x.errors), len(x.gin.Errors)):]...)
 }
 
 // keep leaves what a run has set to the middleware outside.

@@ -66,6 +66,43 @@ func TestRunAgainStartsFromTheSameContext(t *testing.T) {
 	}
 }
 
+// A handler may have the context from elsewhere, as resolvers of GraphQL have it from the context of the
+// request. Its second run answers there, too.
+func TestRunAgainInTheContextFromElsewhere(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	for name, tt := range map[string]struct {
+		end    func(c *gin.Context)
+		status int
+		body   string
+	}{
+		"an answer":                    {func(c *gin.Context) { c.String(402, "no funds") }, 402, "no funds"},
+		"an error without an answer":   {func(c *gin.Context) { _ = c.Error(errors.New("half of a template")); c.Abort() }, 500, ""},
+		"the transaction of the run":   {func(c *gin.Context) { _, err := idem.JoinedTxOf(c.Request.Context()); c.String(201, "%v", err) }, 201, "<nil>"},
+		"the transaction by c.Value()": {func(c *gin.Context) { _, err := idem.JoinedTxOf(c); c.String(201, "%v", err) }, 201, "<nil>"},
+	} {
+		runs := 0
+		r := gin.New()
+		r.Use(func(c *gin.Context) {
+			c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), key{}, c))
+		})
+		r.POST("/pay", serveTwice(t), func(own *gin.Context) {
+			if _, err := idem.JoinedTxOf(own.Request.Context()); err != nil {
+				t.Errorf("%s: JoinedTxOf() = %v", name, err)
+			}
+			c, _ := own.Request.Context().Value(key{}).(*gin.Context)
+			if runs++; runs == 1 {
+				_ = c.AbortWithError(500, driver.ErrConflict)
+				return
+			}
+			tt.end(c)
+		})
+		if w := send(r, "/pay", "k1"); w.Code != tt.status || tt.body != "" && w.Body.String() != tt.body || runs != 2 {
+			t.Errorf("%s: answer = %d %q after %d runs, want %d %q after 2", name, w.Code, w.Body, runs, tt.status, tt.body)
+		}
+	}
+}
+
 // Gin cannot run a chain twice. So nothing runs again but a handler right behind the middleware, and
 // no part of the chain is left out.
 func TestWhatCannotRunAgain(t *testing.T) {

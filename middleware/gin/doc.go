@@ -77,7 +77,7 @@
 //
 // In the context of [idem.Policy].Scope, and of the requests that the functions of
 // [exchange.Config] get, Value also finds the values of c.Set, and the gin.Context itself under
-// [gin.ContextKey].
+// [gin.ContextKey]. Refuse has no gin.Context there, because it answers by its writer alone.
 //
 // # Running again after a conflict
 //

@@ -122,10 +122,17 @@ func serve(rt *exchange.Route, c *gin.Context) {
 		own = divert(run, inner)
 		run.Writer, run.Request = inner, r
 		defer carry(r.Context(), run)()
+		if run != c { // the handler may have the first context from elsewhere
+			c.Writer, c.Request = inner, r
+			defer carry(r.Context(), c)()
+		}
 		defer own.end()
 		handle()
 		if first != nil && run == c {
 			first.gone = c.Writer != gin.ResponseWriter(inner)
+		}
+		if run != c {
+			first.adopt(run)
 		}
 		for _, err := range run.Errors[min(errs, len(run.Errors)):] {
 			idem.ReportFailure(r.Context(), err.Err)
@@ -149,7 +156,8 @@ func serve(rt *exchange.Route, c *gin.Context) {
 
 // call describes a request to the exchange.
 func call(c *gin.Context) exchange.Call {
-	call := exchange.Call{Writer: c.Writer, Request: c.Request, Context: ginContext{c.Request.Context(), c}}
+	call := exchange.Call{Writer: c.Writer, Request: c.Request, Context: ginContext{c.Request.Context(), c},
+		Refusing: ginValues{c.Request.Context(), c}}
 	call.Misplaced = func() error { return misplaced(c) }
 	if kept, ok := c.Get(gin.BodyBytesKey); ok { // by c.ShouldBindBodyWith
 		call.Kept, _ = kept.([]byte)
@@ -177,6 +185,20 @@ func carry(ctx context.Context, c *gin.Context) (restore func()) {
 			c.Set(key, outer)
 		}
 	}
+}
+
+// ginValues is the request's context. Value also finds the values of c.Set. It does not lead to the
+// Gin context, because a refusal that is written there would be a second answer.
+type ginValues struct {
+	context.Context
+	gin *gin.Context
+}
+
+func (s ginValues) Value(key any) any {
+	if v, ok := s.gin.Get(key); ok {
+		return v
+	}
+	return s.Context.Value(key)
 }
 
 // ginContext is the request's context. Value also finds the values of c.Set, and the

@@ -27,10 +27,11 @@ func metTwice(t *testing.T, change func(inner *idem.Policy)) *bundle {
 	x := make([]*idemgrpc.Interceptors, 2)
 	for i, p := range []idem.Policy{b.policy, inner} {
 		var err error
-		if x[i], err = idemgrpc.New(b.engine, []idem.Policy{p.ForRoute(transferMethod), p.ForRoute(payoutMethod)}); err != nil {
+		if x[i], err = idemgrpc.New(b.engine, named(p, transferMethod, payoutMethod)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	b.server = grpc.NewServer(grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(x[0].Unary(), x[0].Unary(), x[1].Unary()),
 		grpc.ChainStreamInterceptor(x[0].Stream(), x[0].Stream(), x[1].Stream()))
@@ -52,6 +53,29 @@ func TestInterceptorsMetTwiceExecuteOnce(t *testing.T) {
 		}
 	}
 	b.wantRuns(2)
+}
+
+// The Name of a policy says which method it is for, and makes it no other policy. So a method that
+// another one calls within the process is a part of that one's execution.
+func TestMethodsOfOnePolicyNest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	x, err := idemgrpc.New(b.engine, named(b.policy, transferMethod, balanceMethod))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		_, err := x.Unary()(ctx, &walletv1.GetBalanceRequest{}, &grpc.UnaryServerInfo{FullMethod: balanceMethod},
+			func(context.Context, any) (any, error) { return &walletv1.GetBalanceResponse{}, nil })
+		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, err
+	}
+	b.server = grpc.NewServer(grpc.UnaryInterceptor(x.Unary()))
+	walletv1.RegisterWalletServiceServer(b.server, b.wallet)
+	b.conn = serve(t, b.server)
+	b.client = walletv1.NewWalletServiceClient(b.conn)
+	b.wantPaid(b.pay("k1"), false)
+	b.wantPaid(b.pay("k1"), true)
+	b.wantRuns(1)
 }
 
 func TestInterceptorsMetTwiceUnderOtherPoliciesAreAWiringError(t *testing.T) {

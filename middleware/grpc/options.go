@@ -59,16 +59,18 @@ func newOptions(policies []idem.Policy, cfg []Config) (o options, err error) {
 	}
 	o.policies = make(map[string]idem.Policy)
 	for _, p := range policies {
-		_, twice := o.policies[p.Name]
+		method := p.Name
+		p.Name = "" // the method names it, as it names a policy for all methods
+		_, twice := o.policies[method]
 		switch {
-		case p.Name == "" && o.fallback != nil:
+		case method == "" && o.fallback != nil:
 			return o, errors.New("two policies for all other methods")
-		case p.Name == "":
+		case method == "":
 			o.fallback = &p
 		case twice:
-			return o, fmt.Errorf("method %q: has two policies", p.Name)
+			return o, fmt.Errorf("method %q: has two policies", method)
 		default:
-			o.policies[p.Name] = p
+			o.policies[method] = p
 		}
 	}
 	if len(policies) == 0 {

@@ -66,7 +66,7 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	switch {
 	case info.IsClientStream && !m.exempt && (m.chosen || len(metadata.ValueFromIncomingContext(ctx, x.options.MetadataKey)) > 0):
 		return x.report(ctx, m, idem.NewRefusal(codeStreamUnsupported, errStreamUnsupported))
-	case m.refuse:
+	case m.refuse, info.IsClientStream && m.policy != nil && x.options.RefuseUnknown:
 		return x.report(ctx, m, errNoPolicy)
 	case m.policy == nil || info.IsClientStream:
 		return handler(srv, ss)

@@ -159,9 +159,13 @@ func (b *bundle) observe(_ context.Context, ev telemetry.Event) {
 }
 
 // policyOf names the bundle's policy, one for each method.
-func (b *bundle) policyOf(methods ...string) (policies []idem.Policy) {
+func (b *bundle) policyOf(methods ...string) []idem.Policy { return named(b.policy, methods...) }
+
+// named are policies like p, one for each method.
+func named(p idem.Policy, methods ...string) (policies []idem.Policy) {
 	for _, m := range methods {
-		policies = append(policies, b.policy.ForRoute(m))
+		p.Name = m
+		policies = append(policies, p)
 	}
 	return policies
 }

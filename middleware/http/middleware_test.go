@@ -120,3 +120,20 @@ func TestWrongWiringPanics(t *testing.T) {
 		}()
 	}
 }
+
+// An operation may be read from the request, but not from its body, which nothing would give back to
+// the handler.
+func TestOperationThatReadsTheBodyIsRefused(t *testing.T) {
+	t.Parallel()
+	ran := false
+	h := idemhttp.MustNew(newEngine(t), idem.Policy{AllowGlobalKeys: true}, exchange.Config{
+		Operation: func(r *http.Request) string { return r.FormValue("operation") },
+	})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran = true }))
+	r := httptest.NewRequest("POST", "/pay", strings.NewReader("operation=pay&amount=1"))
+	r.Header.Set("Idempotency-Key", "k1")
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	if h.ServeHTTP(w, r); w.Code != http.StatusInternalServerError || ran {
+		t.Errorf("answer = %d %s, the handler ran: %t, want 500 and no run", w.Code, w.Body, ran)
+	}
+}

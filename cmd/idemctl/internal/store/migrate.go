@@ -164,7 +164,7 @@ func (c *migrations) plan(ctx context.Context, m migration) (sqlstore.MigrationP
 		return sqlstore.PlanFrom(m.from, d, opts...)
 	}
 	db, err := c.database.Open(database.Options{})
-	if errors.Is(err, fs.ErrNotExist) { // a file, which a plan does not make
+	if errors.Is(err, fs.ErrNotExist) && sqldialect.Of(d).File { // which a plan does not make
 		return sqlstore.PlanFrom(0, d, opts...)
 	}
 	if err != nil {
