@@ -4,15 +4,15 @@
 #
 # These count as failed, though go test may call them a success: a skipped test, and a test without
 # an end. Also a package that failed without a failing test, because it did not build or its
-# TestMain exited, and a run that failed without a failing package.
+# TestMain exited, a module that failed without a failing package, and a run that broke off.
 #
 # internal/testserver skips tests with two reasons that are allowed. With -v quick=1 a test that
 # needs a server counts as left out. A test whose server this machine cannot have counts as
 # neither, and a line "NOT RUN: N, reason" says so.
 
-# The value of a text field. No name of a package or a test has quotes.
+# The value of a text field, with its escapes.
 function field(name,    start) {
-	if (!match($0, "\"" name "\":\"[^\"]*\"")) return ""
+	if (!match($0, "\"" name "\":\"([^\"\\\\]|\\\\.)*\"")) return ""
 	start = RSTART + length(name) + 4
 	return substr($0, start, RSTART + RLENGTH - start - 1)
 }
@@ -34,6 +34,7 @@ action == "output" && match($0, /not run here: /) {
 	else if (action == "skip" && reason[key] == "left out") left_out++
 	else if (action == "skip" && reason[key] != "") not_run[reason[key]]++
 	else failure(action == "skip" ? "SKIPPED, which counts as failed" : "FAIL")
+	delete reason[key]
 }
 (action == "pass" || action == "fail" || action == "skip") && test == "" { close_package(action == "fail") }
 
@@ -53,7 +54,7 @@ function close_package(broken,    k) {
 
 END {
 	for (package in open) close_package(1)
-	if (status && !failed) { key = "go test"; failure("FAIL") }
+	if (status > 1 || status && !failed) { key = "the run, with status " status; failure("BROKE OFF") }
 	print ""
 	for (r in not_run) print "NOT RUN: " not_run[r] ", " r
 	for (i = 1; i <= failed; i++) print problems[i]

@@ -16,18 +16,26 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-# The command that gotestsum runs: the events of each module, and the first status that is not 0.
+# The command that gotestsum runs: the events of each module, and the greatest status.
 if [[ ${1:-} == events ]]; then
 	first=$2 others=$3
 	shift 3
+	# A module may fail without an event, as one with a broken go.mod does. It gets an event of its own.
+	events_of() {
+		local dir=$1 statuses
+		shift
+		(cd "$dir" && exec "${GO:-go}" test -json "$@") | awk '{ print; fflush() } /"Action":"fail"/ { failed = 1 } END { exit failed }' && statuses=(0 0) || statuses=("${PIPESTATUS[@]}")
+		((statuses[0] == 0 || statuses[1])) || printf '{"Action":"fail","Package":"the module in %s"}\n' "$dir"
+		return "${statuses[0]}"
+	}
 	(
 		status=0
-		for dir in $others; do (cd "$dir" && "${GO:-go}" test -json "${@:1:$#-1}" -p=1 "${@:$#}") >>"$TEST_EVENTS.others" || status=$?; done
+		for dir in $others; do events_of "$dir" "${@:1:$#-1}" -p=1 "${@:$#}" >>"$TEST_EVENTS.others" || { s=$?; ((s <= status)) || status=$s; }; done
 		exit "$status"
 	) &
 	status=0
-	(cd "$first" && exec "${GO:-go}" test -json "${@:1:$#-1}" ${TEST_FIRST:-} "${@:$#}") || status=$?
-	wait $! || status=$?
+	events_of "$first" "${@:1:$#-1}" ${TEST_FIRST:-} "${@:$#}" || status=$?
+	wait $! || { s=$?; ((s <= status)) || status=$s; }
 	cat "$TEST_EVENTS.others" 2>/dev/null || true
 	exit "$status"
 fi
