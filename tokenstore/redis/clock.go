@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -201,24 +202,47 @@ func (s *Store) markJump(ctx context.Context, shard int, mark func(context.Conte
 	if s.readOnly {
 		return nil
 	}
-	cluster, _ := s.client.(*goredis.ClusterClient)
-	server := func(shard int) string {
-		if cluster == nil {
-			return ""
-		}
-		node, err := cluster.MasterForKey(ctx, s.keys.incarnation(shard))
-		if err != nil {
-			return "unknown"
-		}
-		return node.Options().Addr
-	}
-	var shards []int
-	for other, its := 0, server(shard); other < Shards; other++ {
-		if server(other) == its {
-			shards = append(shards, other)
-		}
+	shards, err := s.sameServer(ctx, shard)
+	if err != nil {
+		return err
 	}
 	return mark(ctx, shards)
+}
+
+// sameServer returns the shards on the server of a shard. The servers of a cluster are asked, because
+// the client may not know yet that a slot has moved.
+func (s *Store) sameServer(ctx context.Context, shard int) (shards []int, err error) {
+	cluster, ok := s.client.(*goredis.ClusterClient)
+	if !ok {
+		for other := range Shards {
+			shards = append(shards, other)
+		}
+		return shards, nil
+	}
+	var mu sync.Mutex
+	err = cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+		pipe := node.Pipeline()
+		for other := range Shards {
+			pipe.Exists(ctx, s.keys.incarnation(other))
+		}
+		answers, _ := pipe.Exec(ctx) // a server that is away is another one
+		var its []int
+		for other, answer := range answers {
+			if err := answer.Err(); err == nil || goredis.HasErrorPrefix(err, "ASK") {
+				its = append(its, other)
+			}
+		}
+		if slices.Contains(its, shard) {
+			mu.Lock()
+			defer mu.Unlock()
+			shards = its
+		}
+		return nil
+	})
+	if err == nil && shards == nil {
+		err = fmt.Errorf("no server has the slot of shard %d", shard)
+	}
+	return shards, err
 }
 
 // evidence is what a shard keeps of its clock. lua/clock.lua has the table.

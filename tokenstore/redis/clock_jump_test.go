@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -290,9 +291,13 @@ func TestJumpIsAcceptedWithoutAnOperator(t *testing.T) {
 		s := open(t, connect(t, "redis://"+m.Addr()), append(opts, WithLossAcceptance(func(_ context.Context, n int) { accepted += n }))...)
 		key := pay(t, s, time.Hour)
 		m.step(2 * time.Hour)
-		if res, err := s.Begin(t.Context(), key.id, key.req); err != nil || !res.Begun {
-			t.Errorf("Begin() %s = %v, %v, want begun", name, res.Begun, err)
-		}
+		await(t, "the acceptance "+name, func() error { // a call waits for it for a limited time
+			res, err := s.Begin(t.Context(), key.id, key.req)
+			if err == nil && !res.Begun {
+				err = fmt.Errorf("the record is %v", res.Record.State)
+			}
+			return err
+		})
 		if accepted != Shards {
 			t.Errorf("accepted %d shards %s, want %d", accepted, name, Shards)
 		}
