@@ -102,7 +102,7 @@ func TestRunOfTests(t *testing.T) {
 	} {
 		write(t, filepath.Join(dir, name), text)
 	}
-	if err := os.Chmod(filepath.Join(dir, "gotestsum"), 0o700); err != nil { //nolint:gosec // it is run
+	if err := os.Chmod(filepath.Join(dir, "gotestsum"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
