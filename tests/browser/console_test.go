@@ -215,7 +215,7 @@ func TestOperatorIsToldOfWhatIsFound(t *testing.T) {
 	p.fill("#found-reason", "ticket 4711")
 	p.fill("#found-confirm", s.confirm(0)+kb.Enter)
 	p.await(`document.activeElement.matches(".done")`)
-	if rec, want := s.record(0), payment().Answer; rec.State != driver.StateCompleted || !reflect.DeepEqual(*rec.Response, want) {
+	if rec, want := s.record(0), payment().Answer; rec.State != driver.StateCompleted || !reflect.DeepEqual(idem.Response(*rec.Response), want) {
 		t.Errorf("repeats get %+v, want %+v", rec.Response, want)
 	}
 	p.wantNoFaults()
