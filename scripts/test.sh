@@ -18,8 +18,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # The command that gotestsum runs: the events of each module, and the greatest status.
 if [[ ${1:-} == events ]]; then
-	first=$2 others=$3
-	shift 3
+	first=$2 others=$3 longest=$4
+	shift 4
 	# A module may fail without an event, as one with a broken go.mod does. It gets an event of its own.
 	events_of() {
 		local dir=$1 statuses
@@ -34,17 +34,17 @@ if [[ ${1:-} == events ]]; then
 		exit "$status"
 	) &
 	status=0
-	events_of "$first" "${@:1:$#-1}" ${TEST_FIRST:-} "${@:$#}" || status=$?
+	events_of "$first" "${@:1:$#-1}" $longest "${@:$#}" || status=$?
 	wait $! || { s=$?; ((s <= status)) || status=$s; }
 	cat "$TEST_EVENTS.others" 2>/dev/null || true
 	exit "$status"
 fi
 
-quick= dirs=()
+quick= longest= dirs=()
 while [[ ${1:-} != -- ]]; do
 	case $1 in
 	-quick) quick=1 ;;
-	-first) export TEST_FIRST=$2 && shift ;;
+	-first) longest=$2 && shift ;;
 	-C) dirs+=("$2") && shift ;;
 	*) echo "test.sh: unknown argument $1" >&2 && exit 2 ;;
 	esac
@@ -71,5 +71,5 @@ trap 'rm -f "$TEST_EVENTS" "$TEST_EVENTS.others"' EXIT
 status=0
 "${GOTESTSUM:?names the program}" --format pkgname-and-test-fails --format-icons text ${quick:+--hide-summary skipped} \
 	--ignore-non-json-output-lines --jsonfile "$TEST_EVENTS" --raw-command -- \
-	"$here/test.sh" events "${dirs[0]}" "${dirs[*]:1}" "${flags[@]}" || status=$?
+	"$here/test.sh" events "${dirs[0]}" "${dirs[*]:1}" "$longest" "${flags[@]}" || status=$?
 awk -v quick="$quick" -v status="$status" -f "$here/count.awk" "$TEST_EVENTS"

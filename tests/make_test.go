@@ -97,8 +97,9 @@ func TestRunOfTests(t *testing.T) {
 	for name, text := range map[string]string{
 		"good/go.mod": "module good\n\ngo 1.26\n", "good/p_test.go": "package p\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) {}\n",
 		"bad/go.mod": "module bad\n\ngo 1.26\n", "bad/p_test.go": "package p\n\nimport \"testing\"\n\nfunc TestB(t *testing.T) { t.Fail() }\n",
-		"broken/go.mod": "no module\n",
-		"gotestsum":     "#!/bin/bash\nwhile [[ $1 != -- ]]; do [[ $1 != --jsonfile ]] || file=$2; shift; done\nshift; \"$@\" >\"$file\" 2>/dev/null; status=$?; exit ${BREAKS_OFF:-$status}\n",
+		"two/go.mod": "module two\n\ngo 1.26\n", "two/a/a_test.go": "package a\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) {}\n",
+		"two/b/b_test.go": "package b\n\nimport \"testing\"\n\nfunc TestB(t *testing.T) {}\n", "broken/go.mod": "no module\n",
+		"gotestsum": "#!/bin/bash\nwhile [[ $1 != -- ]]; do [[ $1 != --jsonfile ]] || file=$2; shift; done\nshift; \"$@\" >\"$file\" 2>/dev/null; status=$?; exit ${BREAKS_OFF:-$status}\n",
 	} {
 		write(t, filepath.Join(dir, name), text)
 	}
@@ -112,6 +113,7 @@ func TestRunOfTests(t *testing.T) {
 		want   string
 	}{
 		{"-C good -- ./...", "", 0, "\n1 passed, 0 failed\n"},
+		{"-first ./b -C two -C good -- ./...", "", 0, "\n3 passed, 0 failed\n"},
 		{"-quick -C good -- ./...", "", 0, "\n1 passed, 0 failed, 0 left out\n"},
 		{"-C good -C bad -- ./...", "", 1, "FAIL: bad TestB\n1 passed, 1 failed\n"},
 		{"-C bad -C broken -- ./...", "", 1, "FAIL (the package itself): the module in broken\n0 passed, 2 failed\n"},
