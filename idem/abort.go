@@ -39,26 +39,27 @@ func (u *undoing) leave() { u.n.Add(-1) }
 // Begin was applied, or is applied later, the next holder finds a pending attempt of an earlier
 // fence, as after a crash. So undo holds the lock for the settle time-out at most. It then gives the lock
 // back and goes on without it. A store that takes no writes for an hour so holds no locks.
-func (e *Engine) undo(ctx context.Context, r *request, lease driver.Lease, req driver.BeginRequest, cause error) {
-	if !e.undoing.enter() {
-		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: fmt.Errorf("%w: %w", errTooManyUndone, cause)})
+func (m *lockMode) undo(ctx context.Context, r *request, lease *held, req driver.BeginRequest, cause error) {
+	lease.handedOver = true
+	if !m.undoing.enter() {
+		m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: fmt.Errorf("%w: %w", errTooManyUndone, cause)})
 		lease.ReleaseInBackground()
 		return
 	}
 	// The request has its body, and the undo may take long.
 	r = &request{Operation: Operation{Policy: r.Policy}, id: r.id}
-	e.work.inBackground(func(stop context.Context) {
-		defer e.undoing.leave()
+	m.work.inBackground(func(stop context.Context) {
+		defer m.undoing.leave()
 		defer lease.ReleaseInBackground() // a second call does nothing
-		if errors.Is(cause, driver.ErrNoWrites) && e.leftNoTrace(stop, r, req) {
+		if errors.Is(cause, driver.ErrNoWrites) && m.leftNoTrace(stop, r, req) {
 			return
 		}
-		held, giveBack := true, time.Now().Add(e.cfg.settleTimeout)
+		held, giveBack := true, time.Now().Add(m.cfg.settleTimeout)
 		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 		for {
-			err := e.abort(stop, r, lease, held, req)
+			err := m.abort(stop, r, lease, held, req)
 			if err == nil {
-				e.observe(ctx, r, telemetry.Event{Type: telemetry.EventBeginAborted})
+				m.observe(ctx, r, telemetry.Event{Type: telemetry.EventBeginAborted})
 				return
 			}
 			next := pause.next()
@@ -66,7 +67,7 @@ func (e *Engine) undo(ctx context.Context, r *request, lease driver.Lease, req d
 				next = min(next, max(0, time.Until(giveBack)))
 			}
 			if unreadable(err) || !sleep(stop, next) {
-				e.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err})
+				m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err})
 				return
 			}
 			if held && time.Until(giveBack) <= 0 {
@@ -74,16 +75,16 @@ func (e *Engine) undo(ctx context.Context, r *request, lease driver.Lease, req d
 				lease.ReleaseInBackground()
 			}
 		}
-	}, func(err error) { e.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
+	}, func(err error) { m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
 }
 
 // leftNoTrace reports whether there is nothing to undo. The store has said that it takes no
 // writes, so this copy of the Begin had no effect. A client library may have sent an earlier one, whose answer
 // was lost. A read tells, and a store without memory still answers it.
-func (e *Engine) leftNoTrace(ctx context.Context, r *request, req driver.BeginRequest) bool {
-	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+func (m *lockMode) leftNoTrace(ctx context.Context, r *request, req driver.BeginRequest) bool {
+	call, cancel := context.WithTimeout(ctx, m.cfg.storeTimeout)
 	defer cancel()
-	rec, err := e.store.Get(call, r.id)
+	rec, err := m.store.Get(call, r.id)
 	return err == nil && (rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce)
 }
 
@@ -91,21 +92,21 @@ func (e *Engine) leftNoTrace(ctx context.Context, r *request, req driver.BeginRe
 // unknown before the Abort came. Nothing ran under the attempt, so abort releases it. It stays
 // unknown if it started from one in doubt, or if there is a marker, because it may have started
 // from a record that is older than the marker.
-func (e *Engine) abort(ctx context.Context, r *request, lease driver.Lease, held bool, req driver.BeginRequest) (err error) {
+func (m *lockMode) abort(ctx context.Context, r *request, lease *held, held bool, req driver.BeginRequest) (err error) {
 	defer recovered("Abort", &err)
-	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	call, cancel := context.WithTimeout(ctx, m.cfg.storeTimeout)
 	defer cancel()
-	err = e.store.Abort(call, r.id, req)
+	err = m.store.Abort(call, r.id, req)
 	if err != nil || held && lease.Err() == nil || req.RunAgainFrom != nil || markerOf(lease) != nil {
 		return err
 	}
-	call, cancel = context.WithTimeout(ctx, 2*e.cfg.storeTimeout) // for two calls
+	call, cancel = context.WithTimeout(ctx, 2*m.cfg.storeTimeout) // for two calls
 	defer cancel()
-	rec, err := e.store.Get(call, r.id)
+	rec, err := m.store.Get(call, r.id)
 	if err != nil || rec.State != driver.StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
 		return err
 	}
-	_, err = e.store.Settle(call, r.id, driver.Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: driver.StateReleased,
+	_, err = m.store.Settle(call, r.id, driver.Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: driver.StateReleased,
 		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: driver.Decision{By: "engine", Reason: "never ran"}})
 	return err
 }

@@ -30,9 +30,9 @@ var (
 // Resolve ignores Name and Scope of the policy. ctx bounds the work before the resolver is
 // asked. After that Resolve goes to its end.
 func (e *Engine) Resolve(ctx context.Context, id driver.KeyID, p *Policy) (driver.Record, error) {
-	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease driver.Lease) error {
-		_, err := e.settleDoubt(ctx, r, lease)
-		return err
+	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, claim claim, rec driver.Record) (driver.Record, error) {
+		rec, _, err := e.settleDoubt(ctx, r, claim, rec)
+		return rec, err
 	})
 }
 
@@ -50,20 +50,20 @@ func (e *Engine) Decide(ctx context.Context, id driver.KeyID, attempt driver.Att
 			return driver.Record{}, fmt.Errorf("%w: %w", driver.ErrResponseInvalid, err)
 		}
 	}
-	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease driver.Lease) error {
-		if open := r.record.Attempt; attempt != (driver.Attempt{}) && attempt != open {
-			return fmt.Errorf("%w: attempt %d is over, %d is open", ErrNotOpen, attempt.Number, open.Number)
+	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, claim claim, rec driver.Record) (driver.Record, error) {
+		if open := rec.Attempt; attempt != (driver.Attempt{}) && attempt != open {
+			return rec, fmt.Errorf("%w: attempt %d is over, %d is open", ErrNotOpen, attempt.Number, open.Number)
 		}
-		settled, err := e.settleAs(ctx, r, lease, resolution, d, nil)
-		if err == nil && !settled { // a holder without its lock has finished
-			err = fmt.Errorf("%w: it has become %v meanwhile", ErrNotOpen, r.record.State)
+		res, err := e.settleAs(ctx, r, claim, &rec, resolution, d, nil)
+		if err == nil && !res.Settled { // a holder without its lock has finished
+			err = fmt.Errorf("%w: it has become %v meanwhile", ErrNotOpen, res.Record.State)
 		}
-		return err
+		return res.Record, err
 	})
 }
 
-// settleOpen takes the lock of a key and settles its open attempt with settle.
-func (e *Engine) settleOpen(ctx context.Context, id driver.KeyID, p *Policy, settle func(context.Context, *request, driver.Lease) error) (driver.Record, error) {
+// settleOpen takes a key and settles its open attempt with settle, which returns the new record.
+func (e *Engine) settleOpen(ctx context.Context, id driver.KeyID, p *Policy, settle func(context.Context, *request, claim, driver.Record) (driver.Record, error)) (driver.Record, error) {
 	if p == nil {
 		return driver.Record{}, errors.New("idem: no policy")
 	}
@@ -76,49 +76,42 @@ func (e *Engine) settleOpen(ctx context.Context, id driver.KeyID, p *Policy, set
 	}
 	defer e.work.done()
 	r := &request{Operation: Operation{Policy: p}, id: id}
-	rec := &r.record
-	// If the store has lost the record, a marker may tell of it. We see the marker under the
-	// lock.
-	if err := e.readOpen(ctx, r); err != nil && (used(rec.State) || !errors.Is(err, ErrNotOpen)) {
-		return *rec, err
+	// If the store has lost the record, a marker may tell of it. We see the marker with the claim.
+	rec, err := e.read(ctx, r)
+	if err == nil {
+		err = r.wantsOpen(&rec)
 	}
-	lease, err := e.lock(ctx, r)
+	if err != nil && (used(rec.State) || !errors.Is(err, ErrNotOpen)) {
+		return rec, err
+	}
+	claim, err := e.mode.claim(ctx, r)
 	if err != nil {
-		return *rec, err
+		return rec, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	defer e.giveBack(ctx, r, lease)
-	if _, _, err := e.heed(ctx, r, lease); err != nil {
-		return *rec, err
+	defer func() { claim.giveBack(ctx, r, &rec) }()
+	if rec, err = claim.record(ctx, r); err != nil { // it may have changed before the claim
+		return rec, err
 	}
-	if err := e.readOpen(ctx, r); err != nil { // it may have changed before the lock
-		return *rec, err
+	if err := r.wantsOpen(&rec); err != nil {
+		return rec, err
 	}
-	if err := e.outlives(ctx, r, lease); err != nil {
-		return *rec, err
+	if err := claim.outlives(ctx, r, rec.Attempt); err != nil {
+		return rec, err
 	}
 	if rec.State == driver.StatePending {
 		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventInterrupted, Attempt: rec.Attempt, State: driver.StatePending})
 	}
-	err = settle(ctx, r, lease)
-	return *rec, err
+	rec, err = settle(ctx, r, claim, rec)
+	return rec, err
 }
 
-// readOpen reads the record. It returns ErrNotOpen if there is nothing to decide.
-func (e *Engine) readOpen(ctx context.Context, r *request) error {
-	if err := e.read(ctx, r); err != nil {
-		return err
-	}
-	rec := &r.record
+// wantsOpen returns ErrNotOpen if there is nothing to decide. The request is of the route of the record
+// from then on.
+func (r *request) wantsOpen(rec *driver.Record) error {
 	r.Policy.Name = rec.Route
 	if !rec.State.Open() {
 		return fmt.Errorf("%w: it is %v", ErrNotOpen, rec.State)
 	}
 	return nil
-}
-
-// giveBack leaves a marker according to the record and releases the lock.
-func (e *Engine) giveBack(ctx context.Context, r *request, lease driver.Lease) {
-	mark(lease, &r.record)
-	e.release(ctx, r, lease)
 }

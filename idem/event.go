@@ -9,17 +9,17 @@ import (
 )
 
 // observe reports an event of a request.
-func (e *Engine) observe(ctx context.Context, r *request, ev telemetry.Event) {
+func (c *core) observe(ctx context.Context, r *request, ev telemetry.Event) {
 	ev.Route, ev.KeyID = r.Policy.Name, r.id
-	e.report(ctx, ev)
+	c.report(ctx, ev)
 }
 
 // report tells the telemetry and the observers of an event.
-func (e *Engine) report(ctx context.Context, ev telemetry.Event) {
-	if e.cfg.telemetry != nil {
-		tell(ctx, e.cfg.telemetry.Event, ev)
+func (c *core) report(ctx context.Context, ev telemetry.Event) {
+	if c.cfg.telemetry != nil {
+		tell(ctx, c.cfg.telemetry.Event, ev)
 	}
-	for _, fn := range e.cfg.observers {
+	for _, fn := range c.cfg.observers {
 		tell(ctx, fn, ev)
 	}
 }
@@ -31,18 +31,14 @@ func tell(ctx context.Context, fn telemetry.Observer, ev telemetry.Event) {
 	fn(ctx, ev)
 }
 
-func (e *Engine) replayed(ctx context.Context, r *request) {
-	e.observe(ctx, r, telemetry.Event{Type: telemetry.EventReplayed, Attempt: r.record.Attempt, State: r.record.State})
-}
-
 // refused reports a refusal. If the outcome is in doubt, the client gets the ID of the operation.
-func (e *Engine) refused(ctx context.Context, p *Policy, id driver.KeyID, err error) (Result, error) {
+func (c *core) refused(ctx context.Context, p *Policy, id driver.KeyID, err error) (Result, error) {
 	if refusal, ok := asRefused(err); ok {
 		ev := telemetry.Event{Type: telemetry.EventRefused, KeyID: id, Code: string(refusal.Code), Err: refusal.Err}
 		if p != nil {
 			ev.Route = p.Name
 		}
-		e.report(ctx, ev)
+		c.report(ctx, ev)
 	}
 	if refusal, ok := err.(*Refusal); ok && refusal.Code == CodeOutcomeUnknown && refusal.OperationID == "" { //nolint:errorlint // a handler's error may wrap another one
 		told := *refusal

@@ -38,12 +38,11 @@ type Execution struct {
 type execution struct {
 	context.Context
 	cancel   context.CancelCauseFunc
-	engine   *Engine
-	of       *request        // the request of the attempt
-	outer    *execution      // the execution that made the request, or nil
-	resolves bool            // it runs the resolver for the attempt
-	lease    driver.Lease    // nil if a route failed open, and in joined mode
-	joined   driver.JoinedTx // the transaction, in joined mode
+	engine   *core
+	of       *request   // the request of the attempt
+	outer    *execution // the execution that made the request, or nil
+	resolves bool       // it runs the resolver for the attempt
+	owner    owner      // of the key
 	attempt  driver.Attempt
 	gated    atomic.Bool
 	known    atomic.Bool // the handler knows its operation and its fence
@@ -59,10 +58,10 @@ type execution struct {
 	conflict   atomic.Pointer[error] // that the handler has reported
 }
 
-// newExecution returns the execution of an attempt. lease is nil if the route failed open.
-// limit is 0 if there is no deadline.
-func (e *Engine) newExecution(ctx context.Context, r *request, lease driver.Lease, attempt driver.Attempt, limit time.Duration) *execution {
-	x := &execution{engine: e, of: r, attempt: attempt, outer: executionOf(ctx), lease: lease}
+// newExecution returns the execution of an attempt by the owner of its key. limit is 0 if there is no
+// deadline.
+func (c *core) newExecution(ctx context.Context, r *request, by owner, attempt driver.Attempt, limit time.Duration) *execution {
+	x := &execution{engine: c, of: r, attempt: attempt, outer: executionOf(ctx), owner: by}
 	ctx, cancel := context.WithCancelCause(ctx)
 	x.Context, x.cancel = ctx, cancel
 	if limit > 0 {
@@ -70,33 +69,25 @@ func (e *Engine) newExecution(ctx context.Context, r *request, lease driver.Leas
 		x.Context, stopTimer = context.WithTimeout(ctx, limit)
 		x.cancel = func(cause error) { cancel(cause); stopTimer() }
 	}
-	if lease != nil {
-		go watch(x.Context, lease, cancel)
-	}
+	by.watch(x.Context, cancel)
 	return x
 }
 
-// watch cancels ctx with cause ErrLeaseLost when the lease is lost. A lease that panics counts as lost.
-func watch(ctx context.Context, lease driver.Lease, cancel context.CancelCauseFunc) {
-	lost := false
-	if err := guarded(func() {
-		select {
-		case <-lease.Done():
-			lost = lease.Err() != nil
-		case <-ctx.Done():
-		}
-	}); err != nil || lost {
-		cancel(driver.ErrLeaseLost)
-	}
-}
-
-// Err is that of the context. It asks the lease first, so it tells of a loss even if Done is
+// Err is that of the context. It asks the owner first, so it tells of a loss even if Done is
 // late, after the machine was suspended.
 func (x *execution) Err() error {
-	if x.lease != nil && x.lease.Err() != nil {
+	if x.owner.Err() != nil {
 		x.cancel(driver.ErrLeaseLost)
 	}
 	return x.Context.Err()
+}
+
+// transaction is that of an execution in joined mode, or nil.
+func (x *execution) transaction() driver.JoinedTx {
+	if t, ok := x.owner.(transaction); ok {
+		return t.JoinedTx
+	}
+	return nil
 }
 
 // end is called when the handler has returned.
@@ -145,19 +136,7 @@ func FromContext(ctx context.Context) (Execution, bool) {
 		return Execution{}, false
 	}
 	x.known.Store(true)
-	e := Execution{KeyID: x.of.id, OperationID: x.of.id.OperationID(), Attempt: x.attempt.Number}
-	if x.lease != nil {
-		e.Fence = fenceOf(x.lease)
-	}
-	return e, true
-}
-
-// fenceOf is the fence of a lease for a resource. Joined mode has none.
-func fenceOf(lease driver.Lease) driver.Fence {
-	if _, joined := lease.(joinedLease); joined {
-		return driver.Fence{}
-	}
-	return lease.Fence()
+	return Execution{KeyID: x.of.id, OperationID: x.of.id.OperationID(), Attempt: x.attempt.Number, Fence: x.owner.Fence()}, true
 }
 
 // CheckOwner is the gate to call right before an irreversible send. It confirms that this
@@ -177,19 +156,13 @@ func CheckOwner(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if x.lease == nil && x.joined == nil {
-		return 0, driver.ErrUnavailable
-	}
-	if x.Err() != nil && (x.lease == nil || x.lease.Err() == nil) {
+	if x.Err() != nil && x.owner.Err() == nil {
 		return 0, context.Cause(x)
 	}
 	if ctx.Done() == nil { // the context of Gin, for example, does not end with the execution
 		ctx = x
 	}
-	if x.joined != nil {
-		return x.joined.Check(ctx)
-	}
-	return x.lease.Check(ctx)
+	return x.owner.Check(ctx)
 }
 
 // DownstreamKey derives the idempotency key for the system called name. It is the same for
@@ -201,7 +174,7 @@ func DownstreamKey(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if x.joined != nil && !x.of.Policy.CallsOtherSystems {
+	if x.transaction() != nil && !x.of.Policy.CallsOtherSystems {
 		return "", ErrUndeclared
 	}
 	return downstreamKey(x.of.id.OperationID(), name), nil
@@ -270,7 +243,7 @@ func JoinedTxOf(ctx context.Context) (driver.JoinedTx, error) {
 	switch {
 	case x == nil:
 		return nil, ErrNoExecution
-	case x.joined == nil:
+	case x.transaction() == nil:
 		return nil, ErrNotJoined
 	}
 	x.taken.Store(true)
@@ -278,7 +251,7 @@ func JoinedTxOf(ctx context.Context) (driver.JoinedTx, error) {
 		x.engine.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 		return nil, ErrExecutionEnded
 	}
-	tx := x.joined
+	tx := x.transaction()
 	for {
 		outer, ok := tx.(interface{ Unwrap() driver.JoinedTx })
 		if !ok {
@@ -294,7 +267,7 @@ func JoinedTxOf(ctx context.Context) (driver.JoinedTx, error) {
 // stored alone. All other answers roll back in any case. KeepWrites does nothing outside of a
 // joined execution, or after that has ended.
 func KeepWrites(ctx context.Context) {
-	if x := executionOf(ctx); x != nil && x.joined != nil && !x.ended.Load() {
+	if x := executionOf(ctx); x != nil && x.transaction() != nil && !x.ended.Load() {
 		x.keepWrites.Store(true)
 	}
 }
@@ -306,7 +279,11 @@ func KeepWrites(ctx context.Context) {
 // gRPC status of the error hides it from the adapter, and reports it by itself. ReportFailure does
 // nothing outside of a joined execution, or after that has ended.
 func ReportFailure(ctx context.Context, err error) {
-	if x := executionOf(ctx); x != nil && x.joined != nil && err != nil && !x.ended.Load() && x.joined.Conflict(err) {
+	x := executionOf(ctx)
+	if x == nil || err == nil || x.ended.Load() {
+		return
+	}
+	if tx := x.transaction(); tx != nil && tx.Conflict(err) {
 		x.conflict.Store(&err)
 	}
 }

@@ -68,26 +68,26 @@ func (f *first) differs(r *request) bool {
 // If the Begin of the first request was not acknowledged, it proves nothing about a different
 // request, because the record may turn out to be bound to that one. So a different request goes
 // on by itself.
-func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) {
+func (c *core) waitForFirst(ctx context.Context, r *request) (*Result, error) {
 	for {
-		f, differs := e.startReading(r)
+		f, differs := c.startReading(r)
 		switch {
 		case f == nil:
 			return nil, nil
 		case differs:
-			return e.judge(r, &driver.Record{State: driver.StatePending, Kind: f.request.Policy.kind(), Fingerprint: f.request.fingerprint})
+			return r.judge(&driver.Record{State: driver.StatePending, Kind: f.request.Policy.kind(), Fingerprint: f.request.fingerprint})
 		}
 		left := time.Until(r.giveUp)
 		if left <= 0 {
 			return nil, refuse(CodeInProgress, nil)
 		}
 		r.open = true // until the record says otherwise
-		if err := e.waiters.enter(r); err != nil {
+		if err := c.waiters.enter(r); err != nil {
 			return nil, err
 		}
-		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventJoined})
-		err := e.inStep(ctx, telemetry.StepWait, r, 0, func(ctx context.Context) error { return f.wait(ctx, e.work.closing, left) })
-		e.waiters.leave(r)
+		c.observe(ctx, r, telemetry.Event{Type: telemetry.EventJoined})
+		err := c.inStep(ctx, telemetry.StepWait, r, 0, func(ctx context.Context) error { return f.wait(ctx, c.work.closing, left) })
+		c.waiters.leave(r)
 		switch {
 		case err == nil && f.result != nil:
 			return f.result, nil
@@ -104,11 +104,11 @@ func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) 
 
 // startReading returns the request that r has to wait for. Without one, r counts as a reader. If r
 // differs from the request, it must not wait.
-func (e *Engine) startReading(r *request) (f *first, differs bool) {
-	e.firsts.mu.Lock()
-	defer e.firsts.mu.Unlock()
-	e.firsts.stopReading(r)
-	p := e.firsts.byKey[r.id]
+func (c *core) startReading(r *request) (f *first, differs bool) {
+	c.firsts.mu.Lock()
+	defer c.firsts.mu.Unlock()
+	c.firsts.stopReading(r)
+	p := c.firsts.byKey[r.id]
 	if p.first != nil && p.first != r.first {
 		if differs = p.first.differs(r); !differs || p.first.begun.Load() {
 			return p.first, differs
@@ -116,16 +116,16 @@ func (e *Engine) startReading(r *request) (f *first, differs bool) {
 	}
 	p.readers++
 	r.reading, r.ended = true, p.ended
-	e.firsts.set(r.id, p)
+	c.firsts.set(r.id, p)
 	return nil, false
 }
 
 // stopReading ends the reading of a request that is answered.
-func (e *Engine) stopReading(r *request) {
+func (c *core) stopReading(r *request) {
 	if r.reading {
-		e.firsts.mu.Lock()
-		defer e.firsts.mu.Unlock()
-		e.firsts.stopReading(r)
+		c.firsts.mu.Lock()
+		defer c.firsts.mu.Unlock()
+		c.firsts.stopReading(r)
 	}
 }
 
@@ -150,14 +150,14 @@ func (f *first) wait(ctx, closing context.Context, timeout time.Duration) error 
 // becomeFirst makes r the request for duplicates to wait for. It returns false if another
 // request is that by now, and r has to wait for it. It also returns false if another first
 // request has ended since r began to read, because r has read an old record then.
-func (e *Engine) becomeFirst(r *request) bool {
-	e.firsts.mu.Lock()
-	defer e.firsts.mu.Unlock()
-	old := e.firsts.stopReading(r)
+func (c *core) becomeFirst(r *request) bool {
+	c.firsts.mu.Lock()
+	defer c.firsts.mu.Unlock()
+	old := c.firsts.stopReading(r)
 	if r.first != nil {
 		return true
 	}
-	p := e.firsts.byKey[r.id]
+	p := c.firsts.byKey[r.id]
 	switch {
 	case p.first != nil:
 		return p.first.differs(r) // r does not wait for a different request, and asks for the lock
@@ -166,28 +166,28 @@ func (e *Engine) becomeFirst(r *request) bool {
 	}
 	r.first = &first{request: r, done: make(chan struct{})}
 	p.first = r.first
-	e.firsts.set(r.id, p)
+	c.firsts.set(r.id, p)
 	return true
 }
 
 // endFirst ends the wait of the duplicates of r, if r is a first request. A second call
 // does nothing. result is nil unless the store has acknowledged it.
-func (e *Engine) endFirst(r *request, result *Result) {
+func (c *core) endFirst(r *request, result *Result) {
 	f := r.first
 	r.first = nil
-	e.endWait(f, result)
+	c.endWait(f, result)
 }
 
-func (e *Engine) endWait(f *first, result *Result) {
+func (c *core) endWait(f *first, result *Result) {
 	if f == nil {
 		return
 	}
-	e.firsts.mu.Lock()
-	p := e.firsts.byKey[f.request.id]
+	c.firsts.mu.Lock()
+	p := c.firsts.byKey[f.request.id]
 	p.first = nil
 	p.ended++
-	e.firsts.set(f.request.id, p)
-	e.firsts.mu.Unlock()
+	c.firsts.set(f.request.id, p)
+	c.firsts.mu.Unlock()
 	f.result = result
 	close(f.done)
 }

@@ -81,7 +81,7 @@ func (h *history) unnoted() (fences []driver.Fence) {
 //
 // It does not matter that the lock service has lost data, but that fences go back. If other
 // writes have moved it past the highest fence, its fences are as good as before.
-func (e *Engine) inHistory(ctx context.Context, r *request, lease driver.Lease, known []driver.Fence) (bool, error) {
+func (m *lockMode) inHistory(ctx context.Context, r *request, lease *held, known []driver.Fence) (bool, error) {
 	f := lease.Fence()
 	seen, first := driver.Fence{Domain: f.Domain}, true
 	for _, k := range known {
@@ -91,22 +91,22 @@ func (e *Engine) inHistory(ctx context.Context, r *request, lease driver.Lease, 
 	}
 	if first {
 		for _, k := range known { // it may have come in the place of one of these
-			if _, err := e.renewDomain(ctx, r, k); err != nil {
+			if _, err := m.renewDomain(ctx, r, k); err != nil {
 				return false, err
 			}
 		}
 		var err error
-		if seen, err = e.notedFence(ctx, f.Domain); err != nil {
+		if seen, err = m.notedFence(ctx, f.Domain); err != nil {
 			return false, err
 		}
 	}
 	if f.Before(seen) {
-		if renewed, err := e.renewDomain(ctx, r, seen); renewed || err != nil {
+		if renewed, err := m.renewDomain(ctx, r, seen); renewed || err != nil {
 			return false, err
 		}
 	}
-	e.history.saw(f)
-	e.noteFences()
+	m.history.saw(f)
+	m.noteFences()
 	return true, nil
 }
 
@@ -115,36 +115,36 @@ func (e *Engine) inHistory(ctx context.Context, r *request, lease driver.Lease, 
 const overDomain = math.MaxInt64
 
 // notedFence is the highest fence of a domain that the store knows.
-func (e *Engine) notedFence(ctx context.Context, domain string) (driver.Fence, error) {
-	if retired, err := e.callDomainRetired(ctx, domain); err != nil || retired {
+func (m *lockMode) notedFence(ctx context.Context, domain string) (driver.Fence, error) {
+	if retired, err := m.callDomainRetired(ctx, domain); err != nil || retired {
 		return driver.Fence{Domain: domain, Token: overDomain}, err
 	}
-	token, err := e.callHighestFence(ctx, domain)
+	token, err := m.callHighestFence(ctx, domain)
 	return driver.Fence{Domain: domain, Token: token}, err
 }
 
-func (e *Engine) callHighestFence(ctx context.Context, domain string) (token uint64, err error) {
+func (m *lockMode) callHighestFence(ctx context.Context, domain string) (token uint64, err error) {
 	defer recovered("HighestFence", &err)
-	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	call, cancel := context.WithTimeout(ctx, m.cfg.storeTimeout)
 	defer cancel()
-	return e.store.HighestFence(call, domain)
+	return m.store.HighestFence(call, domain)
 }
 
-func (e *Engine) callNoteFence(ctx context.Context, f driver.Fence) (err error) {
+func (m *lockMode) callNoteFence(ctx context.Context, f driver.Fence) (err error) {
 	defer recovered("NoteFence", &err)
-	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	call, cancel := context.WithTimeout(ctx, m.cfg.storeTimeout)
 	defer cancel()
-	return e.store.NoteFence(call, f)
+	return m.store.NoteFence(call, f)
 }
 
 // noteFences keeps the highest known fences in the store, in the background.
-func (e *Engine) noteFences() {
-	h := &e.history
+func (m *lockMode) noteFences() {
+	h := &m.history
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.noting && h.unnoted() != nil {
 		h.noting = true
-		e.work.inBackground(e.keepNoting, func(error) {
+		m.work.inBackground(m.keepNoting, func(error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.noting = false
@@ -154,23 +154,23 @@ func (e *Engine) noteFences() {
 
 // keepNoting notes the highest fences once in a while, as long as they rise, and once more in the
 // end.
-func (e *Engine) keepNoting(ctx context.Context) {
-	h := &e.history
+func (m *lockMode) keepNoting(ctx context.Context) {
+	h := &m.history
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for last := false; !last; {
 		fences := h.unnoted()
-		if last = e.work.closing.Err() != nil; fences == nil {
+		if last = m.work.closing.Err() != nil; fences == nil {
 			break
 		}
 		h.mu.Unlock()
 		for i, f := range fences {
-			if e.callNoteFence(ctx, f) != nil {
+			if m.callNoteFence(ctx, f) != nil {
 				fences[i].Token = 0
 			}
 		}
 		if !last {
-			sleep(e.work.closing, noteEvery)
+			sleep(m.work.closing, noteEvery)
 		}
 		h.mu.Lock()
 		for _, f := range fences {
@@ -184,27 +184,31 @@ func (e *Engine) keepNoting(ctx context.Context) {
 }
 
 // renewDomain asks the locker for another domain if its service has lost a fence that was seen.
-func (e *Engine) renewDomain(ctx context.Context, r *request, seen driver.Fence) (renewed bool, err error) {
-	if e.history.locker == nil {
+func (m *lockMode) renewDomain(ctx context.Context, r *request, seen driver.Fence) (renewed bool, err error) {
+	if m.history.locker == nil {
 		return false, nil
 	}
 	defer recovered("RenewDomain", &err)
-	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
+	call, cancel := context.WithTimeout(ctx, m.cfg.lockTimeout)
 	defer cancel()
-	renewed, err = e.history.locker.RenewDomain(call, seen)
-	if renewed && e.history.leaves(seen.Domain) {
-		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventDomainRenewed, Err: fmt.Errorf("idem: the lock domain %s is over, because the lock service lacks its fence %d, or is another one; its records stay in progress until it is retired", seen.Domain, seen.Token)})
+	renewed, err = m.history.locker.RenewDomain(call, seen)
+	if renewed && m.history.leaves(seen.Domain) {
+		m.observe(ctx, r, telemetry.Event{Type: telemetry.EventDomainRenewed, Err: fmt.Errorf("idem: the lock domain %s is over, because the lock service lacks its fence %d, or is another one; its records stay in progress until it is retired", seen.Domain, seen.Token)})
 	}
 	return renewed, err
 }
 
 // lostFence reports whether the lock service has lost the fence that makes that of the lease
 // stale. The next lease has another domain then.
-func (e *Engine) lostFence(ctx context.Context, r *request, lease driver.Lease) bool {
-	if e.history.locker == nil || e.read(ctx, r) != nil || !lease.Fence().Before(r.record.Attempt.Fence) {
+func (m *lockMode) lostFence(ctx context.Context, r *request, lease *held) bool {
+	if m.history.locker == nil {
 		return false
 	}
-	renewed, err := e.renewDomain(ctx, r, r.record.Attempt.Fence)
+	rec, err := m.read(ctx, r)
+	if err != nil || !lease.Fence().Before(rec.Attempt.Fence) {
+		return false
+	}
+	renewed, err := m.renewDomain(ctx, r, rec.Attempt.Fence)
 	return renewed && err == nil
 }
 

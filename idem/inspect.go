@@ -21,8 +21,8 @@ var errNotInspectable = fmt.Errorf("idem: it tells operators nothing: %w", error
 // HeldBy returns the owner of a key's lock, for operators, and false if the lock is free. The
 // error wraps [driver.ErrUnavailable], or [errors.ErrUnsupported] if the locker is no [driver.LockInspector].
 func (e *Engine) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
-	in, ok := e.locker.(driver.LockInspector)
-	if !ok {
+	in := e.mode.inspector()
+	if in == nil {
 		return driver.Holder{}, false, errNotInspectable
 	}
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
@@ -33,8 +33,8 @@ func (e *Engine) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bo
 // DomainOf returns the lock domain that a lease of the key would have now, for operators. The
 // error is as for [Engine.HeldBy].
 func (e *Engine) DomainOf(ctx context.Context, id driver.KeyID) (string, error) {
-	in, ok := e.locker.(driver.LockInspector)
-	if !ok {
+	in := e.mode.inspector()
+	if in == nil {
 		return "", errNotInspectable
 	}
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
@@ -44,17 +44,4 @@ func (e *Engine) DomainOf(ctx context.Context, id driver.KeyID) (string, error) 
 
 // PingLock returns nil if the lock service would give out a lock. The error wraps
 // [driver.ErrUnavailable].
-func (e *Engine) PingLock(ctx context.Context) error { return e.locker.Ping(ctx) }
-
-var _ driver.LockInspector = joinedLocker{}
-
-// HeldBy implements [driver.LockInspector]. A transaction has no name.
-func (l joinedLocker) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
-	held, err := l.store.Held(ctx, id)
-	return driver.Holder{}, held, err
-}
-
-// DomainOf implements [driver.LockInspector].
-func (joinedLocker) DomainOf(context.Context, driver.KeyID) (string, error) {
-	return driver.JoinedDomain, nil
-}
+func (e *Engine) PingLock(ctx context.Context) error { return e.mode.ping(ctx) }

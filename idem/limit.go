@@ -58,15 +58,15 @@ func (l *openLimit) end(scope string) {
 
 // inBackground runs fn in the background of a request. The execution stays open until fn
 // returns.
-func (e *Engine) inBackground(ctx context.Context, r *request, fn func(stop context.Context)) {
+func (c *core) inBackground(ctx context.Context, r *request, fn func(stop context.Context)) {
 	scope, counted := r.Scope, r.counted
 	r.counted = false
-	e.work.holdHandler()
-	e.work.inBackground(func(stop context.Context) {
-		defer e.work.endHandler()
+	c.work.holdHandler()
+	c.work.inBackground(func(stop context.Context) {
+		defer c.work.endHandler()
 		if counted {
-			defer e.limit.end(scope)
+			defer c.limit.end(scope)
 		}
 		fn(stop)
-	}, func(err error) { e.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
+	}, func(err error) { c.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
@@ -13,15 +12,15 @@ import (
 // markBegun leaves a marker of the new attempt. From then on the outcome is in doubt, whatever
 // happens to the token store, the lock and this process. If the marker is not acknowledged, the
 // attempt is over, and markBegun returns a refusal.
-func (e *Engine) markBegun(ctx context.Context, r *request, lease driver.Lease) error {
-	l, ok := lease.(driver.MarkingLease)
+func (m *lockMode) markBegun(ctx context.Context, r *request, lease *held, b begun) error {
+	l, ok := lease.Lease.(driver.MarkingLease)
 	if !ok || !l.LeavesMarkers() {
 		return nil
 	}
-	m := *driver.NewMarker(&r.record)
-	m.State = driver.StateUnknown
-	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
-	err := callMarkBegun(call, l, m)
+	marker := *driver.NewMarker(&b.record)
+	marker.State = driver.StateUnknown
+	call, cancel := context.WithTimeout(ctx, m.cfg.lockTimeout)
+	err := callMarkBegun(call, l, marker)
 	cancel()
 	if err == nil {
 		err = lease.Err() // it may have been lost since
@@ -33,7 +32,7 @@ func (e *Engine) markBegun(ctx context.Context, r *request, lease driver.Lease) 
 	if errors.Is(err, driver.ErrLeaseLost) {
 		refusal = refuse(CodeOwnershipLost, err)
 	}
-	e.neverRan(ctx, r, lease)
+	m.neverRan(ctx, r, lease, b)
 	return refusal
 }
 
@@ -42,42 +41,10 @@ func callMarkBegun(ctx context.Context, l driver.MarkingLease, m driver.Marker) 
 	return l.MarkBegun(ctx, m)
 }
 
-// neverRan settles the attempt that has just begun as released, in the background and under
-// the lock. It does not abort the attempt, because the marker may be there and would keep
-// the key in doubt although nothing ran. An attempt that started from one in doubt becomes
-// unknown, like that one.
-func (e *Engine) neverRan(ctx context.Context, r *request, lease driver.Lease) {
-	r.open = true // until the attempt is settled, nothing runs unprotected
-	e.settleInBackground(ctx, r.withoutHandler(lease), false)
-}
-
-// neverRuns is neverRan after Close, which leaves no time for work in the background. If the store
-// does not answer, the next holder of the lock finds the attempt interrupted.
-func (e *Engine) neverRuns(ctx context.Context, r *request, lease driver.Lease) {
-	run := r.withoutHandler(lease)
-	if _, err := e.settleOnce(ctx, run, e.cfg.settleTimeout); err != nil {
-		e.abandon(ctx, run, false, err)
-	} else {
-		run.mark()
-	}
-	lease.ReleaseInBackground()
-}
-
-// withoutHandler is the run of an attempt that has begun and had no effect.
-func (r *request) withoutHandler(lease driver.Lease) *run {
-	run := &run{request: r, lease: lease, settlement: driver.Settlement{Attempt: r.record.Attempt}, started: time.Now()}
-	o := outcomeNoEffect
-	if r.startedFromDoubt() {
-		o = outcomeInDoubt
-	}
-	run.decide(o, nil)
-	return run
-}
-
 // mark sets the marker for the release of a lease according to a record. A record from before
 // the marker we found changes nothing, unless it is completed.
-func mark(lease driver.Lease, rec *driver.Record) {
-	l, ok := lease.(driver.MarkingLease)
+func mark(lease *held, rec *driver.Record) {
+	l, ok := lease.Lease.(driver.MarkingLease)
 	if !ok || !l.LeavesMarkers() {
 		return
 	}
@@ -102,47 +69,45 @@ func mark(lease driver.Lease, rec *driver.Record) {
 // byMarker is the author of a decision if a marker knows more than the token store.
 var byMarker = driver.Decision{By: "marker", Reason: "the token store had lost what a durable marker tells"}
 
-// heed compares the record with the marker we found when we took the lock. told says that
-// the marker alone answers the request. heed comes before Begin, because a store that has
-// lost the record would let a marked attempt begin again.
-func (e *Engine) heed(ctx context.Context, r *request, lease driver.Lease) (res *Result, told bool, err error) {
-	m := markerOf(lease)
-	if m == nil {
-		return nil, false, nil
+// heed compares the record with the marker we found when we took the lock, and returns the record. told
+// says that the marker alone answers the request. heed comes before Begin, because a store that has
+// lost the record would let a marked attempt begin again. Without a marker it reads nothing.
+func (m *lockMode) heed(ctx context.Context, r *request, lease *held) (rec driver.Record, res *Result, told bool, err error) {
+	marker := markerOf(lease)
+	if marker == nil {
+		return rec, nil, false, nil
 	}
 	r.open = true
-	if err := e.read(ctx, r); err != nil {
-		return nil, true, err
+	if rec, err = m.read(ctx, r); err != nil {
+		return rec, nil, true, err
 	}
-	rec := &r.record
-	fell := rec.Attempt != m.Attempt && !counts(rec, m)
-	if fell || m.State == driver.StateCompleted && !counts(rec, m) {
-		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventMarked, Attempt: m.Attempt, State: m.State})
+	fell := rec.Attempt != marker.Attempt && !counts(&rec, marker)
+	if fell || marker.State == driver.StateCompleted && !counts(&rec, marker) {
+		m.observe(ctx, r, telemetry.Event{Type: telemetry.EventMarked, Attempt: marker.Attempt, State: marker.State})
 	}
 	if fell { // it is missing, or older than the marked attempt
-		if err := e.restoreMarked(ctx, r, lease, m, m.Attempt); err != nil {
-			return nil, true, err
+		if rec, err = m.restoreMarked(ctx, r, lease, marker, marker.Attempt); err != nil {
+			return rec, nil, true, err
 		}
-		if m.State == driver.StateUnknown && rec.Attempt != m.Attempt && idle(rec) && !counts(rec, m) {
-			if err := e.restoreUnderLease(ctx, r, lease, m); err != nil {
-				return nil, true, err
+		if marker.State == driver.StateUnknown && rec.Attempt != marker.Attempt && idle(&rec) && !counts(&rec, marker) {
+			if rec, err = m.restoreUnderLease(ctx, r, lease, marker); err != nil {
+				return rec, nil, true, err
 			}
 		}
 	}
 	switch {
-	case follows(rec, m):
-		return nil, false, nil
+	case follows(&rec, marker):
+		return rec, nil, false, nil
 	case rec.State.Open(): // and the marker says completed
-		_, err := e.settleAs(ctx, r, lease, Applied(Response{Omitted: true}), byMarker, nil)
-		return nil, err != nil, err
+		settled, err := m.settleAs(ctx, r, lease, &rec, Applied(Response{Omitted: true}), byMarker, nil)
+		return settled.Record, nil, err != nil, err
 	}
 	// Only the marker knows, because the store cannot write the record anew.
-	*rec = m.Record()
-	res, err = e.judge(r, rec)
-	if res == nil && err == nil { // unknown, and there is no record to settle
+	rec = marker.Record()
+	if res, err = r.judge(&rec); res == nil && err == nil { // unknown, and there is no record to settle
 		err = refuse(CodeOutcomeUnknown, errors.New("idem: only a marker knows of the attempt"))
 	}
-	return res, true, err
+	return rec, res, true, err
 }
 
 // counts reports whether a record knows as much as a marker, or more. No attempt follows a
@@ -163,21 +128,22 @@ func follows(rec *driver.Record, m *driver.Marker) bool {
 }
 
 // restoreMarked lets the store write its record anew from a marker, without a response, and
-// leaves the result in r.record. The store keeps a record if its attempt is not earlier than
+// returns the record that the store has then. The store keeps a record if its attempt is not earlier than
 // the attempt as.
-func (e *Engine) restoreMarked(ctx context.Context, r *request, lease driver.Lease, m *driver.Marker, as driver.Attempt) error {
-	s := driver.Settlement{Attempt: as, ID: as.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
+func (m *lockMode) restoreMarked(ctx context.Context, r *request, lease *held, marker *driver.Marker, as driver.Attempt) (driver.Record, error) {
+	s := driver.Settlement{Attempt: as, ID: as.Nonce, State: marker.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
 		LeaseTrusted: lease.Err() == nil, Decision: byMarker}
-	marked := m.Record()
+	marked := marker.Record()
 	repair := repairOf(&marked)
 	s.Repair = &repair
-	if m.State == driver.StateCompleted {
+	if marker.State == driver.StateCompleted {
 		s.Response = &driver.Response{Omitted: true}
 	}
-	if _, err := e.callSettle(ctx, r, &s, e.cfg.settleTimeout); err != nil {
-		return storeRefusal(err)
+	res, err := m.callSettle(ctx, r, &s, m.cfg.settleTimeout)
+	if err != nil {
+		return res.Record, storeRefusal(err)
 	}
-	return nil
+	return res.Record, nil
 }
 
 // restoreUnderLease writes a marked attempt in doubt anew, as the next attempt and under the
@@ -185,15 +151,13 @@ func (e *Engine) restoreMarked(ctx context.Context, r *request, lease driver.Lea
 // own fence there, and that fence is above the marked one. Ours is above both. Such a record
 // would otherwise hide the attempt from the resolver and from operators until it expires. A
 // later lease has to settle an outcome in doubt, because it shuts out everyone before it.
-func (e *Engine) restoreUnderLease(ctx context.Context, r *request, lease driver.Lease, m *driver.Marker) error {
-	as := driver.Attempt{Number: m.Attempt.Number + 1, Fence: lease.Fence(), Nonce: r.nonce}
-	if err := e.restoreMarked(ctx, r, lease, m, as); err != nil {
-		return err
+func (m *lockMode) restoreUnderLease(ctx context.Context, r *request, lease *held, marker *driver.Marker) (driver.Record, error) {
+	as := driver.Attempt{Number: marker.Attempt.Number + 1, Fence: lease.Fence(), Nonce: lease.nonce}
+	rec, err := m.restoreMarked(ctx, r, lease, marker, as)
+	if err == nil && rec.Attempt == as && rec.State.Open() {
+		err = refuse(CodeUnavailable, fmt.Errorf("%w: the record was just written anew from a marker", driver.ErrUnavailable))
 	}
-	if r.record.Attempt == as && r.record.State.Open() {
-		return refuse(CodeUnavailable, fmt.Errorf("%w: the record was just written anew from a marker", driver.ErrUnavailable))
-	}
-	return nil
+	return rec, err
 }
 
 // idle reports whether a record waits for its next attempt.
@@ -202,8 +166,8 @@ func idle(rec *driver.Record) bool {
 }
 
 // markerOf is the marker we found in place of the lock, or nil.
-func markerOf(lease driver.Lease) *driver.Marker {
-	if l, ok := lease.(driver.MarkingLease); ok {
+func markerOf(lease *held) *driver.Marker {
+	if l, ok := lease.Lease.(driver.MarkingLease); ok {
 		return l.Marker()
 	}
 	return nil
@@ -211,25 +175,20 @@ func markerOf(lease driver.Lease) *driver.Marker {
 
 // beforeMarker reports whether a new attempt began from a record that does not go on from the
 // marker. Then the store has fallen back since heed, or a late call has changed an old record.
-func beforeMarker(lease driver.Lease, r *request) bool {
-	m, was := markerOf(lease), r.repair.Replaced
-	return m != nil && (r.record.Attempt.Number <= m.Attempt.Number || !follows(&driver.Record{State: was.State, Attempt: was.Attempt}, m))
+func beforeMarker(lease *held, b *begun) bool {
+	m, was := markerOf(lease), b.repair.Replaced
+	return m != nil && (b.record.Attempt.Number <= m.Attempt.Number || !follows(&driver.Record{State: was.State, Attempt: was.Attempt}, m))
 }
 
-// mark sets the marker for the release according to the end of the attempt.
-func (run *run) mark() {
-	if run.record.Attempt != run.settlement.Attempt && !run.lost() {
-		run.markOwn()
-		return
+// mark sets the marker for the release according to the record at the end of the attempt. If that is of
+// another attempt although we hold the lock, the store fell back to the time before this one, and the
+// marker has what the holder itself knows. If there is no record, the attempt was of a token, and
+// there was nothing to keep.
+func (run *lockRun) mark(rec *driver.Record) {
+	if rec.Attempt != run.settlement.Attempt && !run.lost() {
+		rec = &driver.Record{State: run.settlement.State, Kind: run.repair.Kind, Route: run.repair.Route,
+			Attempt: run.settlement.Attempt, Fingerprint: run.repair.Fingerprint, Started: run.repair.Started,
+			ResultTTL: run.repair.ResultTTL, KeyTTL: run.repair.KeyTTL}
 	}
-	mark(run.lease, &run.record)
-}
-
-// markOwn sets a marker from what the holder itself knows. If the record is of another attempt
-// although we hold the lock, the store fell back to the time before this one. If there is no
-// record, the attempt was of a token, and there was nothing to keep.
-func (run *run) markOwn() {
-	mark(run.lease, &driver.Record{State: run.settlement.State, Kind: run.repair.Kind, Route: run.repair.Route,
-		Attempt: run.settlement.Attempt, Fingerprint: run.repair.Fingerprint, Started: run.repair.Started,
-		ResultTTL: run.repair.ResultTTL, KeyTTL: run.repair.KeyTTL})
+	mark(run.lease, rec)
 }

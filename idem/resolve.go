@@ -11,39 +11,76 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
-// resolve settles an attempt in doubt, under a lease that outlives it, and answers the request.
-// again says that the attempt was settled as not applied.
-func (e *Engine) resolve(ctx context.Context, r *request, lease driver.Lease) (res *Result, again bool, err error) {
-	rec := &r.record
-	resolveErr, err := e.settleDoubt(ctx, r, lease)
+// finding is what becomes of a request whose key has a record that let no attempt begin.
+type finding struct {
+	record driver.Record // as it is now
+	result *Result       // the answer, or nil
+	again  bool          // an attempt may begin now: the next one, or one from the open one
+}
+
+// found handles a record that did not let an attempt begin. We have the key by a claim.
+func (c *core) found(ctx context.Context, r *request, claim claim, rec driver.Record) (finding, error) {
+	r.open = true
+	res, err := c.fromRecord(ctx, r, &rec)
+	if res != nil || err != nil {
+		return finding{record: rec, result: res}, err
+	}
+	if !rec.State.Open() { // it changed after Begin read it
+		return finding{record: rec, again: true}, nil
+	}
+	if err := claim.outlives(ctx, r, rec.Attempt); err != nil {
+		if rec.State == driver.StateUnknown && errors.Is(err, ErrForeignDomain) {
+			err = r.unknown(&rec, false) // until an operator retires the domain
+		}
+		return finding{record: rec}, err
+	}
+	if rec.State == driver.StatePending {
+		c.observe(ctx, r, telemetry.Event{Type: telemetry.EventInterrupted, Attempt: rec.Attempt, State: driver.StatePending})
+	}
+	if r.Policy.RunsAgain(rec.Attempt) {
+		return finding{record: rec, again: true}, nil
+	}
+	return c.resolve(ctx, r, claim, rec)
+}
+
+// startsFrom says how the next attempt begins after a finding: from the open attempt, or from none. The
+// key stays bound to its request. If the route does not run again in doubt, the store has fallen back
+// to an open attempt, and the next round settles it.
+func (r *request) startsFrom(rec *driver.Record) (open *driver.Attempt, bound driver.Fingerprint) {
+	if rec.State.Open() && r.Policy.RunsAgain(rec.Attempt) {
+		return &rec.Attempt, rec.Fingerprint
+	}
+	return nil, r.fingerprint
+}
+
+// resolve settles an attempt in doubt, under a claim that outlives it, and answers the request if it
+// took effect or stays in doubt.
+func (c *core) resolve(ctx context.Context, r *request, claim claim, rec driver.Record) (finding, error) {
+	rec, resolveErr, err := c.settleDoubt(ctx, r, claim, rec)
 	if err != nil {
-		return nil, false, err
+		return finding{record: rec}, err
 	}
 	switch rec.State {
 	case driver.StateReleased, driver.StateIssued:
-		return nil, true, nil
+		return finding{record: rec, again: true}, nil
 	case driver.StateUnknown:
-		return nil, false, withCause(r.unknown(rec, r.Policy.settles(rec.Attempt)), resolveErr)
+		return finding{record: rec}, withCause(r.unknown(&rec, r.Policy.settles(rec.Attempt)), resolveErr)
 	}
-	res, err = e.judge(r, rec)
-	if res != nil {
-		e.replayed(ctx, r)
-	}
-	return res, res == nil && err == nil, err
+	res, err := c.fromRecord(ctx, r, &rec)
+	return finding{record: rec, result: res, again: res == nil && err == nil}, err
 }
 
-// settleDoubt asks the resolver about the open attempt in r.record, and settles it accordingly.
-// Without an answer the attempt becomes or stays unknown. resolveErr tells why the resolver
+// settleDoubt asks the resolver about an open attempt, and settles it accordingly. It returns the new
+// record. Without an answer the attempt becomes or stays unknown. resolveErr tells why the resolver
 // could not answer. err is a refusal.
-func (e *Engine) settleDoubt(ctx context.Context, r *request, lease driver.Lease) (resolveErr, err error) {
-	rec := &r.record // settleAs replaces it
+func (c *core) settleDoubt(ctx context.Context, r *request, claim claim, rec driver.Record) (after driver.Record, resolveErr, err error) {
 	d := driver.Decision{By: "resolver"}
-	resolution, resolveErr := e.ask(ctx, r, lease, rec)
+	resolution, resolveErr := c.ask(ctx, r, claim, &rec)
 	if resolution.verdict == stillUnknown && rec.State == driver.StateUnknown {
 		if r.Policy.InDoubt.resolver != nil {
-			e.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnresolved, Attempt: rec.Attempt, State: driver.StateUnknown, Err: resolveErr})
+			c.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnresolved, Attempt: rec.Attempt, State: driver.StateUnknown, Err: resolveErr})
 		}
-		return resolveErr, nil
+		return rec, resolveErr, nil
 	}
 	switch {
 	case r.Policy.InDoubt.resolver == nil:
@@ -53,20 +90,19 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease driver.Lease
 	case resolution.verdict == stillUnknown:
 		d.Reason = "it cannot tell"
 	}
-	_, err = e.settleAs(ctx, r, lease, resolution, d, resolveErr)
-	return resolveErr, err
+	res, err := c.settleAs(ctx, r, claim, &rec, resolution, d, resolveErr)
+	return res.Record, resolveErr, err
 }
 
-// settleAs settles the open attempt in r.record, unless another settlement comes first, and
-// leaves the new record there. If the store fell back to a time before that attempt, settleAs
-// repairs it, because our knowledge of the attempt is still true. The error is a refusal.
+// settleAs settles the open attempt of a record, unless another settlement comes first. If the store
+// fell back to a time before that attempt, settleAs repairs it, because our knowledge of the attempt
+// is still true. The error is a refusal.
 //
 // A release repairs nothing. The late holder may have undone the attempt, and the next attempt
 // then has the same number. After a loss, a release that arrives late would bring the number
 // back, and the next Begin would look later than a marker.
-func (e *Engine) settleAs(ctx context.Context, r *request, lease driver.Lease, resolution Resolution, d driver.Decision, cause error) (settled bool, err error) {
-	rec := r.record
-	repair := repairOf(&rec)
+func (c *core) settleAs(ctx context.Context, r *request, by owner, rec *driver.Record, resolution Resolution, d driver.Decision, cause error) (driver.SettleResult, error) {
+	repair := repairOf(rec)
 	s := driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateUnknown, Response: rec.Response,
 		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d, LeaseTrusted: true, Repair: &repair}
 	switch resolution.verdict {
@@ -75,75 +111,40 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease driver.Lease, r
 	case notApplied:
 		s.State, s.Response, s.Repair = driver.StateReleased, nil, nil
 	}
-	if err := lease.Err(); err != nil {
-		return false, refuse(CodeOwnershipLost, err)
+	if err := by.Err(); err != nil {
+		return driver.SettleResult{Record: *rec}, refuse(CodeOwnershipLost, err)
 	}
-	res, err := e.callSettle(ctx, r, &s, e.cfg.settleTimeout)
+	res, err := c.callSettle(ctx, r, &s, c.cfg.settleTimeout)
 	if err != nil {
-		return false, storeRefusal(err)
+		return res, storeRefusal(err)
 	}
 	if res.Repaired {
-		e.observe(ctx, r, telemetry.Event{Type: telemetry.EventRepaired, Attempt: s.Attempt, State: r.record.State})
+		c.observe(ctx, r, telemetry.Event{Type: telemetry.EventRepaired, Attempt: s.Attempt, State: res.Record.State})
 	}
 	if res.Settled {
-		ev := telemetry.Event{Type: telemetry.EventResolved, Attempt: s.Attempt, State: r.record.State, Err: cause, By: d.By}
+		ev := telemetry.Event{Type: telemetry.EventResolved, Attempt: s.Attempt, State: res.Record.State, Err: cause, By: d.By}
 		if s.State == driver.StateUnknown {
 			ev.Type, ev.By = telemetry.EventUnknown, ""
 		}
-		e.observe(ctx, r, ev)
+		c.observe(ctx, r, ev)
 	}
-	return res.Settled, nil
+	return res, nil
 }
 
 // ask calls the resolver of the policy. If the resolver fails, panics or hangs, the outcome
 // stays unknown.
-func (e *Engine) ask(ctx context.Context, r *request, lease driver.Lease, rec *driver.Record) (Resolution, error) {
+func (c *core) ask(ctx context.Context, r *request, by owner, rec *driver.Record) (Resolution, error) {
 	if r.Policy.InDoubt.resolver == nil {
 		return StillUnknown(), nil
 	}
-	ctx, step := e.startStep(ctx, telemetry.StepResolve, r)
-	x := e.newExecution(ctx, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
+	ctx, step := c.startStep(ctx, telemetry.StepResolve, r)
+	x := c.newExecution(ctx, r, by, rec.Attempt, r.Policy.ResolverTimeout)
 	x.resolves = true
 	defer x.end()
-	resolution, err := e.callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
-		Attempt: rec.Attempt, Fence: fenceOf(lease), Response: (*Response)(rec.Response)})
+	resolution, err := c.callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
+		Attempt: rec.Attempt, Fence: by.Fence(), Response: (*Response)(rec.Response)})
 	step.end(r, err)
 	return resolution, err
-}
-
-// inDoubt asks the resolver about our attempt, if that just ended in doubt. It takes the lock
-// anew first. Requests of the attempt without an answer carry its fence, so only a later fence
-// can shut them out.
-func (e *Engine) inDoubt(ctx context.Context, run *run, cause error) (*Result, error) {
-	if run.lost() {
-		run.lease.ReleaseInBackground()
-		return nil, withCause(run.refuse(CodeOwnershipLost, run.lease.Err()), cause)
-	}
-	r := run.request
-	e.release(ctx, r, run.lease)
-	if r.Policy.InDoubt.resolver == nil {
-		return run.tell(outcomeInDoubt, false) // the next request runs again, or an operator decides
-	}
-	lease, err := e.lock(ctx, r)
-	if err != nil {
-		return run.tell(outcomeInDoubt, false) // the new holder, or the next request, asks the resolver
-	}
-	var res *Result
-	var again bool
-	if err = e.read(ctx, r); err == nil {
-		res, again, err = e.found(ctx, r, lease)
-	}
-	e.giveBack(ctx, r, lease)
-	switch {
-	case err != nil:
-		return run.tell(outcomeInDoubt, false) // the next request asks the resolver
-	case again && classify(run.Transport, run.response.Status, false) == outcomeNoEffect:
-		return run.tell(outcomeNoEffect, true) // the resolver says the same
-	case again:
-		return run.tell(outcomeInDoubt, true)
-	}
-	e.endFirst(r, res)
-	return res, nil
 }
 
 // maxResolversBehind is how many resolvers of a route that ignore their context an engine leaves behind.
@@ -178,8 +179,8 @@ func (b *resolversBehind) add(route string, n int) {
 // callResolver turns a panic and an error of a resolver into "still unknown". It leaves a
 // resolver behind that ignores its context. While too many of the route have not returned, it asks none, because
 // each request of a key in doubt would leave one more.
-func (e *Engine) callResolver(ctx context.Context, fn Resolver, in Interrupted) (Resolution, error) {
-	if e.behind.full(in.Route) {
+func (c *core) callResolver(ctx context.Context, fn Resolver, in Interrupted) (Resolution, error) {
+	if c.behind.full(in.Route) {
 		return StillUnknown(), errResolversBehind
 	}
 	type answer struct {
@@ -196,7 +197,7 @@ func (e *Engine) callResolver(ctx context.Context, fn Resolver, in Interrupted) 
 			select {
 			case done <- a:
 			case <-left:
-				e.behind.add(in.Route, -1)
+				c.behind.add(in.Route, -1)
 			}
 		}()
 		resolution, err := fn(ctx, in)
@@ -209,7 +210,7 @@ func (e *Engine) callResolver(ctx context.Context, fn Resolver, in Interrupted) 
 		}
 		return a.resolution, nil
 	case <-ctx.Done():
-		e.behind.add(in.Route, 1)
+		c.behind.add(in.Route, 1)
 		close(left)
 		return StillUnknown(), fmt.Errorf("idem: resolver: %w", context.Cause(ctx))
 	}

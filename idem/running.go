@@ -38,18 +38,18 @@ type report struct {
 
 // handlerStarted counts a run until handlerEnded. The run is reported after a long time, and
 // again each time its age has doubled.
-func (e *Engine) handlerStarted(ctx context.Context, run *run) {
-	handlers := &e.running
+func (c *core) handlerStarted(ctx context.Context, run *run) {
+	handlers := &c.running
 	handlers.mu.Lock()
 	defer handlers.mu.Unlock()
-	handlers.reports[run] = report{ctx, e.cfg.longRunning}
-	if e.cfg.longRunning > 0 && handlers.timer == nil {
-		handlers.timer = time.AfterFunc(e.cfg.longRunning, e.reportRunning)
+	handlers.reports[run] = report{ctx, c.cfg.longRunning}
+	if c.cfg.longRunning > 0 && handlers.timer == nil {
+		handlers.timer = time.AfterFunc(c.cfg.longRunning, c.reportRunning)
 	}
 }
 
-func (e *Engine) handlerEnded(run *run) {
-	handlers := &e.running
+func (c *core) handlerEnded(run *run) {
+	handlers := &c.running
 	handlers.mu.Lock()
 	defer handlers.mu.Unlock()
 	delete(handlers.reports, run)
@@ -58,17 +58,17 @@ func (e *Engine) handlerEnded(run *run) {
 // reportRunning makes the reports that are due, and sets the timer for the next ones. No report
 // of a new handler is due before the timer, because it is never set to more than the time after
 // which a handler runs for long.
-func (e *Engine) reportRunning() {
-	handlers := &e.running
+func (c *core) reportRunning() {
+	handlers := &c.running
 	handlers.mu.Lock()
-	pause, due := e.cfg.longRunning, []func(){}
+	pause, due := c.cfg.longRunning, []func(){}
 	for run, next := range handlers.reports {
 		age := time.Since(run.started)
 		if age >= next.age {
-			e.work.hold() // Close waits for the run, and so for this report
+			c.work.hold() // Close waits for the run, and so for this report
 			due = append(due, func() {
-				defer e.work.done()
-				e.observe(next.ctx, run.request, telemetry.Event{Type: telemetry.EventLongRunning, Attempt: run.settlement.Attempt, State: driver.StatePending, Duration: age})
+				defer c.work.done()
+				c.observe(next.ctx, run.request, telemetry.Event{Type: telemetry.EventLongRunning, Attempt: run.settlement.Attempt, State: driver.StatePending, Duration: age})
 			})
 		}
 		for next.age <= age {
@@ -79,7 +79,7 @@ func (e *Engine) reportRunning() {
 	}
 	handlers.timer = nil
 	if len(handlers.reports) > 0 {
-		handlers.timer = time.AfterFunc(pause, e.reportRunning)
+		handlers.timer = time.AfterFunc(pause, c.reportRunning)
 	}
 	handlers.mu.Unlock()
 	for _, report := range due {

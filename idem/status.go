@@ -41,8 +41,8 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
 	rec, err := e.store.Get(call, id)
-	if err == nil && e.joined != nil && !used(rec.State) {
-		rec, err = e.pendingIn(call, id, rec)
+	if err == nil {
+		rec, err = e.mode.seen(call, id, rec)
 	}
 	if err != nil {
 		return Status{}, storeRefusal(err)
@@ -65,21 +65,6 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 	return s, nil
 }
 
-// pendingIn returns the record as its owner sees it if an attempt runs in a transaction. The
-// pending record is in that transaction, so the committed one does not show it.
-func (e *Engine) pendingIn(ctx context.Context, id driver.KeyID, rec driver.Record) (driver.Record, error) {
-	held, err := e.joined.Held(ctx, id)
-	if err != nil || !held {
-		if err == nil {
-			rec, err = e.store.Get(ctx, id) // it may have committed before we asked
-		}
-		return rec, err
-	}
-	rec.State, rec.Started = driver.StatePending, time.Time{}
-	rec.Attempt.Number++
-	return rec, nil
-}
-
 // resolves reports whether the policy of its route settles an interrupted attempt.
 func resolves(policies []*Policy, rec *driver.Record) bool {
 	for _, name := range []string{rec.Route, ""} {
@@ -95,7 +80,7 @@ func resolves(policies []*Policy, rec *driver.Record) bool {
 // Ping returns nil if the lock service and the store would serve a fresh key. The error names
 // the one that would not.
 func (e *Engine) Ping(ctx context.Context) error {
-	lockErr, storeErr := e.locker.Ping(ctx), e.store.Ping(ctx)
+	lockErr, storeErr := e.mode.ping(ctx), e.store.Ping(ctx)
 	if lockErr != nil {
 		lockErr = fmt.Errorf("idem: lock service: %w", lockErr)
 	}

@@ -19,7 +19,7 @@ type requestTelemetry struct {
 
 // step is a step that runs. It does nothing without telemetry.
 type step struct {
-	engine  *Engine
+	engine  *core
 	ctx     context.Context
 	trace   any
 	kind    telemetry.Step
@@ -27,46 +27,46 @@ type step struct {
 }
 
 // startStep starts a step of a request and returns the context for it.
-func (e *Engine) startStep(ctx context.Context, kind telemetry.Step, r *request) (inner context.Context, s step) {
-	if e.cfg.telemetry == nil {
+func (c *core) startStep(ctx context.Context, kind telemetry.Step, r *request) (inner context.Context, s step) {
+	if c.cfg.telemetry == nil {
 		return ctx, step{}
 	}
-	return e.start(ctx, telemetry.StepStart{Step: kind, Route: r.Policy.Name, Request: r.telemetry.trace})
+	return c.start(ctx, telemetry.StepStart{Step: kind, Route: r.Policy.Name, Request: r.telemetry.trace})
 }
 
 // inStep runs fn as a step of a request. The context of fn has this time-out; 0 is none.
-func (e *Engine) inStep(ctx context.Context, kind telemetry.Step, r *request, timeout time.Duration, fn func(ctx context.Context) error) error {
+func (c *core) inStep(ctx context.Context, kind telemetry.Step, r *request, timeout time.Duration, fn func(ctx context.Context) error) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	ctx, step := e.startStep(ctx, kind, r)
+	ctx, step := c.startStep(ctx, kind, r)
 	err := fn(ctx)
 	step.end(r, err)
 	return err
 }
 
 // startRequest starts the step of a whole request.
-func (e *Engine) startRequest(ctx context.Context, route string) (inner context.Context, s step) {
-	if e.cfg.telemetry == nil {
+func (c *core) startRequest(ctx context.Context, route string) (inner context.Context, s step) {
+	if c.cfg.telemetry == nil {
 		return ctx, step{}
 	}
-	return e.start(ctx, telemetry.StepStart{Step: telemetry.StepRequest, Route: route})
+	return c.start(ctx, telemetry.StepStart{Step: telemetry.StepRequest, Route: route})
 }
 
 // start starts a step. It stops a panic of the telemetry, as tell does.
-func (e *Engine) start(ctx context.Context, start telemetry.StepStart) (inner context.Context, s step) {
+func (c *core) start(ctx context.Context, start telemetry.StepStart) (inner context.Context, s step) {
 	defer func() {
 		if recover() != nil {
 			inner, s = ctx, step{}
 		}
 	}()
-	inner, trace := e.cfg.telemetry.StartStep(ctx, start)
+	inner, trace := c.cfg.telemetry.StartStep(ctx, start)
 	if inner == nil {
 		return ctx, step{}
 	}
-	return inner, step{engine: e, ctx: inner, trace: trace, kind: start.Step, started: time.Now()}
+	return inner, step{engine: c, ctx: inner, trace: trace, kind: start.Step, started: time.Now()}
 }
 
 // end ends a step of a request.
