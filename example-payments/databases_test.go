@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/internal/database"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // freshDatabases make an empty database of each kind, and return its URL.

@@ -6,7 +6,7 @@
 # an end. Also a package that failed without a failing test, because it did not build or its
 # TestMain exited, a module that failed without a failing package, and a run that broke off.
 #
-# internal/testserver skips tests with two reasons that are allowed. With -v quick=1 a test that
+# internal/test/testserver skips tests with two reasons that are allowed. With -v quick=1 a test that
 # needs a server counts as left out. A test whose server this machine cannot have counts as
 # neither, and a line "NOT RUN: N, reason" says so.
 

@@ -5,7 +5,7 @@
 #
 # The servers are unpacked below .matrix, which git ignores: about 1 GB, once. That needs root, and Debian or a
 # similar system. The packages come from the mirror that apt uses. The tests start the servers themselves, because
-# some of them kill theirs (internal/testserver).
+# some of them kill theirs (internal/test/testserver).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 only=${1:-}

@@ -3,7 +3,7 @@ package tests
 import (
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // The faults of an instance and of its connections. The lock of a slot keeps the faults of

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/documents"
+	"github.com/idemkeeper/idemkeeper/internal/test/documents"
 )
 
 // pages returns the project's Markdown.

@@ -3,7 +3,7 @@ package tests
 import (
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // The leader of an ensemble is killed while payments run at instances that are

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // process is a program that a test runs: the sample service, idemctl, or a shell.

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/documents"
+	"github.com/idemkeeper/idemkeeper/internal/test/documents"
 )
 
 // The README's first program runs as printed, and its two curl lines get one payment and

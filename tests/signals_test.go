@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // tellsSignals, set in the environment, makes the test binary a program that

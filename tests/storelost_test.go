@@ -3,7 +3,7 @@ package tests
 import (
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // Redis loses everything: nothing is paid until an operator has looked, and

@@ -3,7 +3,7 @@ package tests
 import (
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 func TestIssuedTokenPaysOnce(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/doctor"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // examined is the output of doctor, with the worst finding of each check.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/documents"
+	"github.com/idemkeeper/idemkeeper/internal/test/documents"
 )
 
 // Every command of idemctl in a document has the commands, flags and arguments of this build. In a

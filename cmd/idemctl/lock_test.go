@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // An ensemble may grant a session too short for the margin of the default tick. The

@@ -11,7 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 

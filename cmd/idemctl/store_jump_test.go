@@ -9,7 +9,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 

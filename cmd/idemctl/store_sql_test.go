@@ -13,7 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // client is the command of a database that reads SQL from its standard input.

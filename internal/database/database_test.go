@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/database"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // Two clients find a root without a domain. The second write of it is refused, and its client

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // While a cluster moves the slot of a shard, the outcomes in it are replayed, nothing counts as missing or lost, and

@@ -17,7 +17,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )

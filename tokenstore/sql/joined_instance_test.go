@@ -19,7 +19,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )

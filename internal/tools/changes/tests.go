@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // binary is the test binary of a package.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // What RunAsLeader returns tells whether the office was lost, and what the function said.

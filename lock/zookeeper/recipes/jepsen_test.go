@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // The pair of lock tests that Jepsen is known for: processes add elements to a

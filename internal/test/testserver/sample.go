@@ -70,7 +70,7 @@ func buildSample(dir string) (string, error) {
 	}
 	path := filepath.Join(dir, "example-payments")
 	cmd := exec.Command("go", "build", "-o", path, "./example-payments")
-	cmd.Dir = filepath.Join(filepath.Dir(file), "../..")
+	cmd.Dir = filepath.Join(filepath.Dir(file), "../../..")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("testserver: build the sample: %w\n%s", err, out)
 	}

@@ -3,7 +3,7 @@ package testserver_test
 import (
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 func TestRedis_CutOffReplicaMissesWrites(t *testing.T) {

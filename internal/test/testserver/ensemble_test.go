@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 func TestEnsemble_ElectsAgainWhenTheLeaderIsKilled(t *testing.T) {
