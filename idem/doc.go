@@ -51,10 +51,10 @@
 // Inside the package, engine.go has the order of all steps, and the interface that a mode
 // implements. A mode takes the key, runs the handler and stores the outcome. lockmode.go is that of
 // [New] and joined.go that of [NewJoined], each from step 4 to step 8. They share core.go, first.go
-// (waiting for a request in this process), execute.go and execution.go (the handler), and run.go with
-// outcome.go (what its answer means). resolve.go and decide.go handle outcomes in doubt. The other
-// files are about what is rare: abort.go and late.go about calls without an answer, mark.go about
-// durable markers, history.go about a lock service that lost data.
+// (waiting for a request in this process), execution.go (the handler) and outcome.go (what its answer
+// means). resolve.go and decide.go handle outcomes in doubt. The other files are about what is rare:
+// abort.go and late.go about calls without an answer, mark.go about durable markers, history.go about a
+// lock service that lost data.
 //
 // Only adapters need [Transport], [ParseKey], [RequestFingerprint], [NewRefusal],
 // [Engine.ReportRefused], [Engine.ReportMisused], [Engine.Nested], [NotAdmitted], [JoinedTxOf],

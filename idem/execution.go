@@ -23,6 +23,8 @@ var (
 	// ErrCallNameReused says that an execution asked for the key of two different requests under
 	// one name. The other system would take the second request for a repeat of the first.
 	ErrCallNameReused = errors.New("idem: two different requests under one call name: give each a name of its own")
+
+	errPanic = errors.New("idem: handler panicked")
 )
 
 // Execution describes the execution of a handler or a resolver to that.
@@ -56,6 +58,34 @@ type execution struct {
 	taken      atomic.Bool           // the handler has the transaction
 	keepWrites atomic.Bool           // a refusal commits with the writes of the handler
 	conflict   atomic.Pointer[error] // that the handler has reported
+}
+
+// execute is step 6: it runs the handler of an attempt. If the handler panics or exits, panicked
+// settles the attempt before that goes on.
+func (c *core) execute(ctx context.Context, run *run, by owner, h Handler, panicked func()) {
+	r := run.request
+	r.telemetry.attempt = run.settlement.Attempt.Number
+	inner, step := c.startStep(ctx, telemetry.StepHandler, r)
+	run.span = step.span()
+	x := c.newExecution(inner, r, by, run.settlement.Attempt, r.Policy.HandlerTimeout)
+	run.execution = x
+	defer x.end()
+	c.handlerStarted(ctx, run)
+	defer c.handlerEnded(run)
+
+	returned := false
+	defer func() {
+		x.ended.Store(true)
+		if !returned {
+			run.err = errPanic
+			step.end(r, errPanic)
+			panicked()
+		}
+	}()
+	run.response, run.err = h(x)
+	returned = true
+	run.cut = x.Err() != nil // before telemetry, which may take its time
+	step.end(r, run.err)
 }
 
 // newExecution returns the execution of an attempt by the owner of its key. limit is 0 if there is no

@@ -2,9 +2,13 @@ package idem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
@@ -69,4 +73,89 @@ func (c *core) inBackground(ctx context.Context, r *request, fn func(stop contex
 		}
 		fn(stop)
 	}, func(err error) { c.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
+}
+
+// Defaults of [WithMaxWaiting].
+const (
+	defaultMaxWaitingPerKey   = 100
+	defaultMaxWaitingPerScope = 1000
+)
+
+var errTooManyWait = errors.New("idem: too many duplicates wait already")
+
+// waiters bounds the duplicates that wait, because each of them keeps the body of its request.
+type waiters struct {
+	mostPerKey, mostPerScope int
+
+	mu      sync.Mutex
+	byKey   map[driver.KeyID]int // an entry is never 0
+	byScope map[string]int       // an entry is never 0
+}
+
+// enter counts a request that is about to wait, or refuses it as in progress.
+func (w *waiters) enter(r *request) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.byKey[r.id] >= w.mostPerKey || w.byScope[r.Scope] >= w.mostPerScope {
+		return refuse(CodeInProgress, errTooManyWait)
+	}
+	w.byKey[r.id]++
+	w.byScope[r.Scope]++
+	return nil
+}
+
+func (w *waiters) leave(r *request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.byKey[r.id]--; w.byKey[r.id] == 0 {
+		delete(w.byKey, r.id)
+	}
+	if w.byScope[r.Scope]--; w.byScope[r.Scope] == 0 {
+		delete(w.byScope, r.Scope)
+	}
+}
+
+const (
+	// intakeParts is in how many parts the engine divides the keys, to notice which part of a store
+	// takes no writes. tokenstore/redis divides them in the same way, so a primary that refuses closes
+	// no part of another one. Another store is asked once for each part.
+	intakeParts = 64
+	// intakePause is the time between a refused Begin and the next one that may try.
+	intakePause = 100 * time.Millisecond
+)
+
+// intake remembers which parts of the store take no writes. A request for a new attempt there is refused
+// before it takes a lock. One request per pause tries again.
+type intake struct {
+	closed [intakeParts]atomic.Pointer[refusedBegin] // nil while the part takes writes
+}
+
+// refusedBegin is the answer to the last try.
+type refusedBegin struct {
+	err  error
+	next time.Time // when another Begin may try
+}
+
+// refuses returns the error of the last try if a Begin of the key would be refused now.
+func (i *intake) refuses(id driver.KeyID) error {
+	part := &i.closed[int(id[0])%intakeParts]
+	last := part.Load()
+	if last == nil {
+		return nil
+	}
+	if now := time.Now(); !now.Before(last.next) && part.CompareAndSwap(last, &refusedBegin{last.err, now.Add(intakePause)}) {
+		return nil // the others wait for this one
+	}
+	return fmt.Errorf("idem: the store refused a moment ago: %w", last.err)
+}
+
+// note records the answer to a Begin.
+func (i *intake) note(id driver.KeyID, err error) {
+	part := &i.closed[int(id[0])%intakeParts]
+	switch {
+	case errors.Is(err, driver.ErrNoWrites):
+		part.Store(&refusedBegin{err, time.Now().Add(intakePause)})
+	case err == nil && part.Load() != nil:
+		part.Store(nil)
+	}
 }
