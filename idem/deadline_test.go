@@ -2,6 +2,8 @@ package idem_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,4 +47,69 @@ func TestLockOutlivesTheDeadline(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestCallerGoneDoesNotCancelTheHandler(t *testing.T) {
+	b := setup(t, parts{})
+	ctx, cancel := context.WithCancel(context.Background())
+	type key struct{}
+	op := b.operation("k", "a")
+	_, err := b.engine.Do(context.WithValue(ctx, key{}, 1), op, func(hctx context.Context) (idem.Response, error) {
+		cancel()
+		if hctx.Err() != nil || hctx.Value(key{}) != 1 {
+			t.Errorf("handler's context: err %v, value %v; want alive, with the caller's values", hctx.Err(), hctx.Value(key{}))
+		}
+		return b.pay(hctx)
+	})
+	if err != nil {
+		t.Fatalf("Do() = %v", err)
+	}
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, true)
+	_, err = b.engine.Do(ctx, b.operation("k3", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+}
+
+func TestDeadlineOnlyCancels(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
+	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		<-ctx.Done()
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			t.Errorf("handler's context ended with %v", ctx.Err())
+		}
+		// The lock is still held, and the outcome open.
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		return b.pay(ctx)
+	})
+	b.wantPaid(res, err, 1, false)
+	b.wantState("k", driver.StateCompleted)
+}
+
+// TestHandlerCutOffByItsDeadlineIsInDoubt unless it says that it succeeded:
+// what it answers may be nothing but the cancellation, seen halfway.
+func TestHandlerCutOffByItsDeadlineIsInDoubt(t *testing.T) {
+	for status, want := range map[int]driver.State{
+		201: driver.StateCompleted, 302: driver.StateCompleted, 422: driver.StateUnknown, 429: driver.StateUnknown, 403: driver.StateUnknown, 504: driver.StateUnknown,
+	} {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
+		key := fmt.Sprintf("k%d", status)
+		res, err := b.doWith(key, "a", func(ctx context.Context) (idem.Response, error) {
+			<-ctx.Done()
+			return idem.Response{Status: status}, nil
+		})
+		if want == driver.StateUnknown && status < 500 {
+			b.wantDoubt(err, key, 0) // the client would take the answer for final
+		} else if err != nil || res.Response.Status != status {
+			t.Errorf("Do() = %v, %v, want %d", res, err, status)
+		}
+		b.wantState(key, want)
+	}
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
+	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		<-ctx.Done()
+		idem.NoEffect(ctx)
+		return idem.Response{Status: 504}, nil
+	})
+	b.wantState("k", driver.StateReleased)
 }

@@ -235,3 +235,68 @@ func TestFailOpenRunsLikeAnyHandler(t *testing.T) {
 		})
 	}
 }
+
+func TestFailOpen(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
+	b.faults.FailBefore("Get", idemtest.Every, nil)
+	for run := 1; run <= 2; run++ { // it can execute twice: that is the option
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, run, false)
+		if res.Attempt != 0 {
+			t.Errorf("attempt = %d, want 0", res.Attempt)
+		}
+	}
+	if n := b.saw(telemetry.EventFailedOpen); n != 2 {
+		t.Errorf("EventFailedOpen seen %d times, want 2", n)
+	}
+	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		if _, err := idem.CheckOwner(ctx); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("CheckOwner() = %v, want %v", err, driver.ErrUnavailable)
+		}
+		return idem.Response{}, nil
+	})
+}
+
+// TestFailOpenKnowsItsLimits: what is known to run, or to be in doubt, is not
+// run beside.
+func TestFailOpenKnowsItsLimits(t *testing.T) {
+	open := func(p *idem.Policy) {
+		p.FailOpen = true
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(created(70)), nil
+		})
+	}
+	t.Run("running elsewhere, lock service away", func(t *testing.T) {
+		b := setup(t, parts{policy: open})
+		b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
+		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(0)
+	})
+	t.Run("in doubt, lock service away", func(t *testing.T) {
+		b := setup(t, parts{})
+		_, _ = b.doWith("k", "a", answers(500))
+		open(&b.policy)
+		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(0)
+	})
+	t.Run("applied, and the store away when that is settled", func(t *testing.T) {
+		b := setup(t, parts{policy: open})
+		b.interrupted("k", "a")
+		b.faults.FailBefore("Settle", 1, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(0)
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 70, true)
+	})
+	t.Run("nothing known, lock service away", func(t *testing.T) {
+		b := setup(t, parts{policy: open})
+		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	})
+}

@@ -1,6 +1,7 @@
 package idem_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -199,5 +200,93 @@ func TestRefusedWritesLeaveOpenAttemptsAlone(t *testing.T) {
 	_, err := other.Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeInProgress)
 	res, err := finish()
+	b.wantPaid(res, err, 1, false)
+}
+
+func TestUnansweredBegin(t *testing.T) {
+	t.Run("applied: undone, and the next request is attempt 1", func(t *testing.T) {
+		b := setup(t, parts{})
+		b.faults.LoseReply("Begin", 1, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(0)
+		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		res, err := b.do("k", "b") // nothing happened: another request may have the key
+		b.wantPaid(res, err, 1, false)
+		if res.Attempt != 1 {
+			t.Errorf("attempt = %d, want 1: none has started", res.Attempt)
+		}
+	})
+	t.Run("not applied: refused should it still arrive", func(t *testing.T) {
+		b := setup(t, parts{})
+		late := b.faults.DeliverLate("Begin", 1, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		if err := late.Deliver(); !errors.Is(err, driver.ErrStaleFence) {
+			t.Errorf("late Begin = %v, want %v", err, driver.ErrStaleFence)
+		}
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	})
+	t.Run("the lock is held until it is undone", func(t *testing.T) {
+		b := setup(t, parts{})
+		b.faults.LoseReply("Begin", 1, nil)
+		b.faults.FailBefore("Abort", idemtest.Every, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.eventually("the abort has failed", func() bool { return b.faults.Calls("Abort") > 1 })
+		_, err = b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		b.faults.Heal("Abort")
+		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	})
+	t.Run("a token is as it was", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.IssuedTokens = true }})
+		token, _ := b.engine.IssueToken(context.Background(), "m1", time.Hour)
+		b.faults.LoseReply("Begin", 1, nil)
+		_, err := b.do(string(token.Value), "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		b.wantState(string(token.Value), driver.StateIssued)
+		res, err := b.do(string(token.Value), "a")
+		b.wantPaid(res, err, 1, false)
+	})
+}
+
+func TestLeaseLostDuringBeginRunsNothing(t *testing.T) {
+	b := setup(t, parts{})
+	slow := b.faults.Slow("Begin", 1)
+	done := make(chan error)
+	go func() {
+		_, err := b.do("k", "a")
+		done <- err
+	}()
+	<-slow.Arrived()
+	b.locker.Revoke(idem.NewKeyID("m1", "k"))
+	slow.Release()
+	b.wantRefused(<-done, idem.CodeOwnershipLost)
+	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+	b.wantRuns(0)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
+// TestAbortAfterTheNextHolderGaveUp: who sent the Begin knows that nothing ran.
+func TestAbortAfterTheNextHolderGaveUp(t *testing.T) {
+	b := setup(t, parts{})
+	b.faults.LoseReply("Begin", 1, nil)
+	b.faults.FailBefore("Abort", idemtest.Every, nil)
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.locker.Revoke(idem.NewKeyID("m1", "k"))
+	_, err = b.do("k", "a") // finds it interrupted, and has no resolver
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.faults.Heal("Abort")
+	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+	b.wantState("k", driver.StateReleased)
+	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -140,56 +139,6 @@ func TestSettlingKeepsTheTimesOfTheRoute(t *testing.T) {
 	})
 }
 
-// The second leader decides and queues nothing twice.
-func TestOneLeaderAfterTheOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, says(idem.StillUnknown()))
-		for i := range 20 {
-			b.interrupted(fmt.Sprint(i))
-		}
-		lead := sweeper.WithLead(sweeper.ByLock(b.locker, "s"))
-		stops := []func(){b.run(lead), b.run(lead), b.run(lead)}
-		for _, stop := range stops {
-			time.Sleep(time.Minute)
-			stop()
-		}
-		if b.inbox.size() != 20 {
-			t.Errorf("%d cases, want 20", b.inbox.size())
-		}
-		if sum := b.sum(); sum.Failed != 0 || sum.Held != 0 {
-			t.Errorf("leaders were in each other's way: %+v", sum)
-		}
-	})
-}
-
-// A partition can give two leaders. Each attempt is decided once.
-func TestTwoLeadersAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
-			time.Sleep(10 * time.Millisecond)
-			return idem.Applied(idem.Response{Status: 201, Body: []byte(in.Fence.String())}), nil
-		})
-		const n = 100
-		for i := range n {
-			b.interrupted(fmt.Sprint(i))
-		}
-		for range 4 {
-			defer b.run()()
-		}
-		time.Sleep(30 * time.Second)
-		if sum := b.sum(); sum.Applied != n {
-			t.Errorf("%d decisions, want %d", sum.Applied, n)
-		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		for id, times := range b.asked {
-			if times != 1 {
-				t.Errorf("%v was asked about %d times, want once", id, times)
-			}
-		}
-	})
-}
-
 // These resolvers ignore their context.
 func TestHungResolversDoNotPileUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -250,47 +199,6 @@ func TestOutageIsOutlived(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestInboxThatFailsIsAskedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, nil)
-		b.interrupted("k")
-		b.inbox.fail = errors.New("full")
-		stop := b.run(sweeper.WithMaxBackoff(time.Minute))
-		defer stop()
-		time.Sleep(time.Minute)
-		b.wantState("k", driver.StateUnknown)
-		b.inbox.mu.Lock()
-		b.inbox.fail = nil
-		b.inbox.mu.Unlock()
-		time.Sleep(2 * time.Minute)
-		if b.inbox.size() != 1 {
-			t.Errorf("%d cases, want 1", b.inbox.size())
-		}
-	})
-}
-
-func TestForeignAttemptGoesToPeople(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, says(idem.NotApplied()))
-		_, err := b.store.Begin(t.Context(), idOf("k"), driver.BeginRequest{Fence: driver.Fence{Domain: "burnt down", Token: 7}, Nonce: driver.NewNonce()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop := b.run()
-		defer stop()
-		time.Sleep(time.Hour)
-		b.wantState("k", driver.StatePending)
-		if b.inbox.size() != 1 || b.inbox.cases[0].State != "pending" || b.inbox.cases[0].Fence != "burnt down/7" {
-			t.Fatalf("cases = %+v", b.inbox.cases)
-		}
-		if err := b.store.RetireDomain(t.Context(), "burnt down", driver.Decision{By: "ops"}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(6 * time.Minute)
-		b.wantState("k", driver.StateReleased)
-	})
 }
 
 // One instance runs the chore, after each pause.
@@ -360,26 +268,6 @@ func TestChoreThatIsCutOffStaysDue(t *testing.T) {
 	})
 }
 
-// Older attempts without a resolver, which the full inbox does not take, do not keep
-// the sweep from younger ones.
-func TestFullInboxDoesNotStopTheSweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, nil)
-		for i := range 2000 {
-			b.interrupted(fmt.Sprint(i))
-		}
-		time.Sleep(10 * time.Second)
-		b.interrupted("young")
-		b.inbox.fail = errors.New("full")
-		defer b.run()()
-		time.Sleep(15 * time.Second)
-		b.wantState("young", driver.StateUnknown)
-		if sum := b.sum(); sum.Unqueued == 0 || sum.Failed != 0 {
-			t.Errorf("%d passes told of the inbox, %d of failures", sum.Unqueued, sum.Failed)
-		}
-	})
-}
-
 // hidingStore lists nothing while the store's clock is said to have been set back.
 type hidingStore struct {
 	driver.Store
@@ -391,82 +279,6 @@ func (s *hidingStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.
 		return driver.OpenPage{}, nil
 	}
 	return s.Store.ListOpen(ctx, q)
-}
-
-// After the store's clock was set back, an open attempt of the future is too young to
-// be listed.
-func TestClockSetBackQueuesNothingTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, nil)
-		store := &hidingStore{Store: b.store}
-		b.listed = store
-		defer b.run()()
-		b.interrupted("k")
-		time.Sleep(time.Minute)
-		store.hide.Store(true)
-		time.Sleep(time.Minute)
-		store.hide.Store(false)
-		time.Sleep(10 * time.Minute)
-		if n := b.inbox.size(); n != 1 {
-			t.Errorf("%d cases of one attempt, want 1", n)
-		}
-	})
-}
-
-// Another instance can lead after that.
-func TestLostLeadershipEndsTheTerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := memorylock.New()
-		lead := sweeper.ByLock(l, "s")
-		var terms atomic.Int64
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		term := func(ctx context.Context) error {
-			if terms.Add(1) == 1 {
-				l.Revoke(idem.NewKeyID("idemkeeper sweeper", "s"))
-			}
-			<-ctx.Done()
-			return context.Cause(ctx)
-		}
-		if err := lead(ctx, term); !errors.Is(err, driver.ErrLeaseLost) {
-			t.Errorf("lead() = %v, want ErrLeaseLost", err)
-		}
-		cancel()
-		if err := lead(ctx, term); err == nil {
-			t.Error("lead() = nil after its context had ended")
-		}
-	})
-}
-
-// A term goes on for a while after its end, and no other instance leads meanwhile.
-func TestLeadershipIsKeptUntilTheTermHasReturned(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := memorylock.New()
-		ctx, cancel := context.WithCancel(t.Context())
-		next := func(t *testing.T) error {
-			t.Helper()
-			lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("idemkeeper sweeper", "s"), Nonce: driver.NewNonce()})
-			if err == nil {
-				lease.ReleaseInBackground()
-			}
-			return err
-		}
-		err := sweeper.ByLock(l, "s")(ctx, func(ctx context.Context) error {
-			cancel()
-			<-ctx.Done()
-			synctest.Wait()
-			if err := next(t); !errors.Is(err, driver.ErrLocked) {
-				t.Errorf("TryAcquire() during the term = %v, want ErrLocked", err)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		if err := next(t); err != nil {
-			t.Errorf("TryAcquire() after the term = %v", err)
-		}
-	})
 }
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
@@ -497,63 +309,4 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		}
 	}()
 	sweeper.MustNew(b.engine, nil)
-}
-
-// refusing is an inbox that can be listed, and takes or forgets nothing.
-type refusing struct {
-	*inbox
-	offer, forget error
-}
-
-func (in refusing) OfferNamed(ctx context.Context, name string, data []byte) (bool, error) {
-	if in.offer != nil {
-		return false, in.offer
-	}
-	return in.inbox.OfferNamed(ctx, name, data)
-}
-
-func (in refusing) ForgetName(ctx context.Context, name string) error {
-	if in.forget != nil {
-		return in.forget
-	}
-	return in.inbox.ForgetName(ctx, name)
-}
-
-// A case that the inbox refuses is told of, also one that it does not forget.
-func TestInboxThatRefusesIsToldOf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, nil)
-		b.interrupted("k")
-		stop := b.run()
-		time.Sleep(time.Minute)
-		stop()
-		if b.inbox.size() != 1 {
-			t.Fatalf("%d cases, want 1", b.inbox.size())
-		}
-		rec := b.wantState("k", driver.StateUnknown)
-		if _, err := b.engine.Decide(t.Context(), idOf("k"), rec.Attempt, idem.NotApplied(), driver.Decision{By: "ops"}, &b.policy); err != nil {
-			t.Fatal(err)
-		}
-		b.interrupted("other")
-		unqueued := func(inbox sweeper.Inbox) int {
-			before := b.sum().Unqueued
-			defer b.run(sweeper.WithInbox(inbox))()
-			time.Sleep(time.Minute)
-			return b.sum().Unqueued - before
-		}
-		if n := unqueued(refusing{inbox: b.inbox, forget: errors.New("full")}); n == 0 {
-			t.Error("no refusal to forget was told")
-		}
-		b.interrupted("third")
-		if n := unqueued(refusing{inbox: b.inbox, offer: errors.New("full")}); n == 0 {
-			t.Error("no refusal to take was told")
-		}
-		if n := unqueued(b.inbox); n != 0 {
-			t.Errorf("%d refusals were told, want 0", n)
-		}
-		b.wantState("third", driver.StateUnknown)
-		if b.inbox.size() != 3 {
-			t.Errorf("%d cases, want one for each key", b.inbox.size())
-		}
-	})
 }

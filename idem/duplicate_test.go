@@ -1,0 +1,245 @@
+package idem_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+)
+
+func TestDuplicateOfARunningRequest(t *testing.T) {
+	t.Run("is refused as in progress", func(t *testing.T) {
+		b := setup(t, parts{})
+		finish := b.started("k", "a", b.pay)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		res, err := finish()
+		b.wantPaid(res, err, 1, false)
+	})
+	t.Run("with another request is a mismatch", func(t *testing.T) {
+		b := setup(t, parts{})
+		finish := b.started("k", "a", b.pay)
+		_, err := b.do("k", "b")
+		b.wantRefused(err, idem.CodeKeyReused)
+		_, _ = finish()
+	})
+	t.Run("waits and gets its outcome", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+		finish := b.started("k", "a", b.pay)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				res, err := b.do("k", "a")
+				b.wantPaid(res, err, 1, true)
+			})
+		}
+		b.eventually("all wait", func() bool { return b.saw(telemetry.EventJoined) == 8 })
+		_, _ = finish()
+		wg.Wait()
+		b.wantRuns(1)
+	})
+	t.Run("waits and runs where the first had no effect", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+		finish := b.started("k", "a", answers(429))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 1, false)
+		}()
+		b.eventually("it waits", func() bool { return b.saw(telemetry.EventJoined) == 1 })
+		_, _ = finish()
+		<-done
+	})
+	t.Run("gives up when its patience ends", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = time.Millisecond }})
+		finish := b.started("k", "a", b.pay)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		_, _ = finish()
+	})
+}
+
+func TestDuplicateElsewhere(t *testing.T) {
+	hold := func(b *bundle) driver.Lease {
+		id := idem.NewKeyID("m1", "k")
+		lease, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return lease
+	}
+	t.Run("is refused as in progress", func(t *testing.T) {
+		b := setup(t, parts{})
+		lease := hold(b)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		lease.ReleaseInBackground()
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	})
+	t.Run("mismatch beats in-progress", func(t *testing.T) {
+		b := setup(t, parts{})
+		lease := hold(b)
+		defer lease.ReleaseInBackground()
+		fp, _ := fingerprintOf("http", "other")(1)
+		_, err := b.store.Begin(context.Background(), idem.NewKeyID("m1", "k"),
+			driver.BeginRequest{Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.do("k", "a")
+		b.wantRefused(err, idem.CodeKeyReused)
+	})
+	t.Run("mismatch with one that begins meanwhile", func(t *testing.T) {
+		b := setup(t, parts{})
+		slow := b.locks.Slow("TryAcquire", 1)
+		done := make(chan error)
+		go func() {
+			_, err := b.do("k", "a")
+			done <- err
+		}()
+		<-slow.Arrived() // it has read that there is no record
+		lease := hold(b)
+		defer lease.ReleaseInBackground()
+		b.begin(idem.NewKeyID("m1", "k"), "other", lease.Fence())
+		slow.Release()
+		b.wantRefused(<-done, idem.CodeKeyReused)
+	})
+	t.Run("waits on the lock and reads the outcome", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+		lease := hold(b)
+		id := idem.NewKeyID("m1", "k")
+		fp, _ := fingerprintOf("http", "a")(1)
+		ctx := context.Background()
+		begun, err := b.store.Begin(ctx, id, driver.BeginRequest{Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 77, true)
+		}()
+		b.eventually("it waits", func() bool { return b.saw(telemetry.EventWaited) == 1 })
+		resp := created(77)
+		if _, err := b.store.Settle(ctx, id, driver.Settlement{Attempt: begun.Record.Attempt, ID: begun.Record.Attempt.Nonce,
+			State: driver.StateCompleted, Response: (*driver.Response)(&resp), ResultTTL: time.Hour, KeyTTL: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		lease.ReleaseInBackground()
+		<-done
+		b.wantRuns(0)
+	})
+}
+
+func TestManyDuplicatesExecuteOnce(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+	var wg sync.WaitGroup
+	for i := range 256 {
+		wg.Go(func() {
+			key := fmt.Sprintf("k%d", i%4)
+			res, err := b.do(key, "a")
+			if err != nil || res.Response.Status != 201 {
+				t.Errorf("Do(%q) = %v, %v", key, res, err)
+			}
+		})
+	}
+	wg.Wait()
+	b.wantRuns(4)
+}
+
+// The lock is held elsewhere, and then a service fails.
+func TestDuplicateElsewhereWhileServicesFail(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wait time.Duration
+		fail func(b *bundle, leave context.CancelFunc)
+		code idem.Code
+	}{
+		"store": {patience, func(b *bundle, _ context.CancelFunc) { b.faults.FailBefore("Get", 2, nil) }, idem.CodeUnavailable},
+		"lock":  {patience, func(b *bundle, _ context.CancelFunc) { b.locks.FailBefore("Wait", 1, nil) }, idem.CodeUnavailable},
+		"none, and it waits in vain": {time.Millisecond, func(b *bundle, _ context.CancelFunc) {
+			_, err := b.locker.TryAcquire(b.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "k")})
+			if err != nil {
+				b.Fatal(err)
+			}
+		}, idem.CodeInProgress},
+		"none, and the client leaves": {patience, func(b *bundle, leave context.CancelFunc) {
+			b.locks.Before("Wait", 1, func() error { leave(); return context.Canceled })
+		}, idem.CodeInProgress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = tt.wait }})
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			b.locks.FailBefore("TryAcquire", 1, driver.ErrLocked)
+			tt.fail(b, leave)
+			_, err := b.engine.Do(ctx, b.operation("k", "a"), b.pay)
+			b.wantRefused(err, tt.code)
+			b.wantRuns(0)
+		})
+	}
+}
+
+// TestMismatchIsNotToldBeforeBegin: a request on its way to Begin proves nothing
+// about another one with its key, which may be the one that the record is for.
+func TestMismatchIsNotToldBeforeBegin(t *testing.T) {
+	b := setup(t, parts{})
+	slow := b.faults.Slow("Begin", 1)
+	done := make(chan error)
+	go func() {
+		_, err := b.do("k", "b")
+		done <- err
+	}()
+	<-slow.Arrived()
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeInProgress)
+	_, err = b.do("k", "b")
+	b.wantRefused(err, idem.CodeInProgress)
+	slow.Release()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeKeyReused)
+}
+
+// TestOtherRequestBeginsFirst: it comes second, and overtakes the first one.
+func TestOtherRequestBeginsFirst(t *testing.T) {
+	b := setup(t, parts{})
+	slow := b.locks.Slow("TryAcquire", 1)
+	done := make(chan error)
+	go func() {
+		_, err := b.do("k", "a")
+		done <- err
+	}()
+	<-slow.Arrived()
+	res, err := b.do("k", "b")
+	b.wantPaid(res, err, 1, false)
+	slow.Release()
+	b.wantRefused(<-done, idem.CodeKeyReused)
+}
+
+// TestDuplicateOfAResponseThatIsNotKept waits in this process, and gets no empty answer.
+func TestDuplicateOfAResponseThatIsNotKept(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+	duplicate := make(chan error, 1)
+	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+		go func() {
+			_, err := b.do("k", "a")
+			duplicate <- err
+		}()
+		b.eventually("the duplicate waits", func() bool { return b.saw(telemetry.EventJoined) == 1 })
+		return idem.Response{Status: 201, Omitted: true}, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	b.wantRefused(<-duplicate, idem.CodeResultUnavailable)
+}

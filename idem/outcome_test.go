@@ -1,0 +1,215 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// TestOutcomes is the table of design.md, section 6.
+func TestOutcomes(t *testing.T) {
+	http := func(want driver.State, statuses ...int) map[int]driver.State {
+		m := map[int]driver.State{}
+		for _, s := range statuses {
+			m[s] = want
+		}
+		return m
+	}
+	for _, tt := range []struct {
+		transport idem.Transport
+		gated     bool
+		want      map[int]driver.State
+	}{
+		{idem.TransportHTTP, false, http(driver.StateCompleted, 200, 201, 204, 302, 400, 402, 404, 409, 410, 422, 451)},
+		{idem.TransportHTTP, true, http(driver.StateCompleted, 200, 400, 402, 404, 422)},
+		{idem.TransportHTTP, false, http(driver.StateReleased, 401, 403, 425, 429)},
+		{idem.TransportHTTP, true, http(driver.StateUnknown, 401, 403, 425, 429)},
+		{idem.TransportHTTP, false, http(driver.StateUnknown, 408, 499, 500, 502, 503, 504, 599, 0, 101)},
+		{idem.TransportGRPC, false, http(driver.StateCompleted, 0, 3, 5, 6, 9, 11, 12)},
+		{idem.TransportGRPC, false, http(driver.StateReleased, 7, 8, 16)},
+		{idem.TransportGRPC, true, http(driver.StateUnknown, 7, 8, 16)},
+		{idem.TransportGRPC, false, http(driver.StateUnknown, 1, 2, 4, 10, 13, 14, 15, 99)},
+		{idem.TransportDirect, false, http(driver.StateCompleted, 0, 500)},
+	} {
+		for status, want := range tt.want {
+			t.Run(fmt.Sprintf("transport %d status %d gated %t", tt.transport, status, tt.gated), func(t *testing.T) {
+				b := setup(t, parts{})
+				op := b.operation("k", "a")
+				op.Transport = tt.transport
+				res, err := b.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
+					if tt.gated {
+						derived(ctx, t, "capture")
+					}
+					return idem.Response{Status: status}, nil
+				})
+				if want == driver.StateUnknown && !decidesNothing(tt.transport, status) {
+					b.wantDoubt(err, "k", 0)
+				} else if err != nil || res.Response.Status != status || res.Replayed {
+					t.Fatalf("Do() = %v, %v, want its own answer", res, err)
+				}
+				b.wantState("k", want)
+				if want == driver.StateUnknown { // no answer of the past, and nothing runs
+					_, err = b.engine.Do(context.Background(), op, b.pay)
+					b.wantDoubt(err, "k", 0)
+					b.wantRuns(0)
+				}
+			})
+		}
+	}
+}
+
+func TestReleasedKeyRunsAfreshWhateverTheBody(t *testing.T) {
+	b := setup(t, parts{})
+	_, _ = b.doWith("k", "a", answers(429))
+	res, err := b.do("k", "b")
+	b.wantPaid(res, err, 1, false)
+	if res.Attempt != 2 {
+		t.Errorf("attempt = %d, want 2", res.Attempt)
+	}
+}
+
+func TestNoEffectReleases(t *testing.T) {
+	b := setup(t, parts{})
+	_, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		idem.NoEffect(ctx)
+		return idem.Response{Status: 500}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
+// Whoever runs a service learns which outcomes cannot be replayed.
+func TestEventOfAnOutcomeWithoutItsResponse(t *testing.T) {
+	for _, omitted := range []bool{false, true} {
+		var kept error
+		engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+			if ev.Type == telemetry.EventCompleted {
+				kept = ev.Err
+			}
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = engine.Do(t.Context(), idem.Operation{Transport: idem.TransportHTTP, Key: "k1", Policy: &idem.Policy{AllowGlobalKeys: true}, Fingerprint: idem.FingerprintOf("pay")},
+			func(context.Context) (idem.Response, error) {
+				return idem.Response{Status: 201, Omitted: omitted}, nil
+			})
+		if closed := engine.Close(context.Background()); err != nil || closed != nil || (kept != nil) != omitted {
+			t.Errorf("omitted %t: Do() = %v, Close() = %v, and the event has %v", omitted, err, closed, kept)
+		}
+	}
+}
+
+// A declaration that nothing happened counts if nothing that came after it, or beside it, says
+// otherwise.
+func TestDeclarationsOfNoEffect(t *testing.T) {
+	t.Parallel()
+	gate := func(ctx context.Context) { _, _ = idem.DownstreamKey(ctx, "bank") }
+	asks := func(ctx context.Context) { _, _ = idem.FromContext(ctx) }
+	var e *idem.Engine
+	misuse := func(ctx context.Context) { e.ReportMisused(ctx, errors.New("a time-out answered")) }
+	for name, tt := range map[string]struct {
+		steps []func(context.Context)
+		err   error
+		want  driver.State
+	}{
+		"no effect":                                 {[]func(context.Context){idem.NoEffect}, nil, driver.StateReleased},
+		"no effect after the gate":                  {[]func(context.Context){gate, idem.NoEffect}, nil, driver.StateReleased},
+		"no effect before the gate":                 {[]func(context.Context){idem.NoEffect, gate}, nil, driver.StateCompleted}, // as any 404
+		"no effect, and middleware answers":         {[]func(context.Context){idem.NoEffect, misuse}, nil, driver.StateUnknown},
+		"middleware answers, and no effect":         {[]func(context.Context){misuse, idem.NoEffect}, nil, driver.StateUnknown},
+		"not admitted":                              {[]func(context.Context){idem.NotAdmitted}, nil, driver.StateReleased},
+		"not admitted after the gate":               {[]func(context.Context){gate, idem.NotAdmitted}, nil, driver.StateUnknown},
+		"not admitted with the fence known":         {[]func(context.Context){asks, idem.NotAdmitted}, nil, driver.StateUnknown},
+		"not admitted with an error":                {[]func(context.Context){idem.NotAdmitted}, errors.New("relayed"), driver.StateUnknown},
+		"not admitted, and middleware answers":      {[]func(context.Context){idem.NotAdmitted, misuse}, nil, driver.StateUnknown},
+		"not admitted, after the gate, no effect":   {[]func(context.Context){gate, idem.NotAdmitted, idem.NoEffect}, nil, driver.StateReleased},
+		"not admitted after the end of its context": {[]func(context.Context){func(ctx context.Context) { <-ctx.Done() }, idem.NotAdmitted}, nil, driver.StateUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = 20 * time.Millisecond }})
+			e = b.engine
+			_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+				for _, step := range tt.steps {
+					step(ctx)
+				}
+				return idem.Response{Status: 404}, tt.err
+			})
+			b.wantState("k", tt.want)
+		})
+	}
+}
+
+// An immediate retry takes the lock, so it has to be free before the answer. A completed key
+// is answered from its record.
+func TestReleaseBeforeTheAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		h       idem.Handler
+		awaited int
+	}{
+		"completed": {answers(201), 0},
+		"refused":   {answers(429), 1},
+		"in doubt":  {answers(500), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			if _, err := b.doWith("k", "a", tt.h); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.locks.Calls("Lease.Release"); n != tt.awaited {
+				t.Errorf("the answer waited for %d releases, want %d", n, tt.awaited)
+			}
+		})
+	}
+}
+
+func TestHandlerErrorIsInDoubt(t *testing.T) {
+	b := setup(t, parts{})
+	boom := errors.New("boom")
+	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) { return idem.Response{}, boom })
+	if !errors.Is(err, boom) {
+		t.Fatalf("Do() = %v, want %v", err, boom)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRuns(0)
+}
+
+func TestPanicIsInDoubtAndGoesOn(t *testing.T) {
+	b := setup(t, parts{})
+	func() {
+		defer func() {
+			if p := recover(); p != "boom" {
+				t.Errorf("recovered %v, want the handler's own panic", p)
+			}
+		}()
+		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { panic("boom") })
+	}()
+	b.wantState("k", driver.StateUnknown) // at once, for the operators
+	_, err := b.do("k", "a")
+	b.wantDoubt(err, "k", 0)
+	b.wantRuns(0)
+}
+
+func TestOmittedBodyCannotBeReplayed(t *testing.T) {
+	b := setup(t, parts{})
+	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+		return idem.Response{Status: 200, Omitted: true}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeResultUnavailable)
+}
