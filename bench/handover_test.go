@@ -61,7 +61,7 @@ func newLineUp(b *testing.B) *lineUp {
 	cfg.Servers = []string{proxy.Addr()}
 	l := &lineUp{b: b, counter: proxy.Count(cfg.Chroot + "/line"), granted: make(chan *recipes.Lease, 1)}
 	for range waiterClients {
-		l.mutexes = append(l.mutexes, recipes.NewMutex(openZooKeeper(b, cfg), "/line"))
+		l.mutexes = append(l.mutexes, recipes.MustNewMutex(openZooKeeper(b, cfg), "/line"))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	b.Cleanup(cancel)

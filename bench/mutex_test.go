@@ -37,7 +37,7 @@ func BenchmarkMutex(b *testing.B) {
 		cfg := zooKeeperConfig(b)
 		var mutexes []*recipes.Mutex
 		for range waiterClients {
-			mutexes = append(mutexes, recipes.NewMutex(openZooKeeper(b, cfg), "/one"))
+			mutexes = append(mutexes, recipes.MustNewMutex(openZooKeeper(b, cfg), "/one"))
 		}
 		waiting(b, func(ctx context.Context, waiter int) error {
 			lease, err := mutexes[waiter%waiterClients].Acquire(ctx)

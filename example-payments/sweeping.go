@@ -37,12 +37,19 @@ func (a *App) makeSweeper(resolver idem.Resolver) (err error) {
 	}
 	switch {
 	case a.zookeeper != nil:
-		election := recipes.NewElection(a.zookeeper, sweeperPath, candidate())
+		election, err := recipes.NewElection(a.zookeeper, sweeperPath, candidate())
+		if err != nil {
+			return err
+		}
+		inbox, err := queue.New(a.zookeeper, inboxPath)
+		if err != nil {
+			return err
+		}
 		opts = append(opts,
 			sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
 				return election.RunAsLeader(ctx, func(ctx context.Context, _ driver.Fence) error { return term(ctx) })
 			}),
-			sweeper.WithInbox(queue.New(a.zookeeper, inboxPath)))
+			sweeper.WithInbox(inbox))
 	case a.joined != nil:
 		opts = append(opts, sweeper.WithLead(a.ledger.Lead))
 	default:

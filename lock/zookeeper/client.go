@@ -133,7 +133,12 @@ type Space interface {
 	space() (core *held.Client, prefix string)
 }
 
-func (c *Client) space() (*held.Client, string) { return &c.core, "" }
+func (c *Client) space() (*held.Client, string) {
+	if c == nil {
+		return nil, ""
+	}
+	return &c.core, ""
+}
 
 // The packages recipes and queue get the client below a Space by this function. Users of the library
 // cannot call it.
@@ -152,10 +157,13 @@ type Namespace struct {
 }
 
 // Namespace returns the view below an absolute path under the chroot, such as "/billing".
-// If the path is not valid, the calls of all objects in the view fail.
+// If the path is not valid, the constructors of all objects in the view return an error.
 func (c *Client) Namespace(path string) Namespace { return Namespace{c, path} }
 
 // Namespace returns the view below a path in this one.
 func (n Namespace) Namespace(path string) Namespace { return Namespace{n.c, n.prefix + path} }
 
-func (n Namespace) space() (*held.Client, string) { return &n.c.core, n.prefix }
+func (n Namespace) space() (*held.Client, string) {
+	core, _ := n.c.space()
+	return core, n.prefix
+}

@@ -148,9 +148,9 @@ func (p *process) live() {
 		p.w.failf("%v", err)
 		return
 	}
-	election := recipes.NewElection(p.client, "/sweeper", p.host)
+	election := recipes.MustNewElection(p.client, "/sweeper", p.host)
 	sw, err := sweeper.New(p.engine, p.w.policies(), sweeper.WithInterval(500*time.Millisecond), sweeper.WithMinAge(p.w.plan.Session/4),
-		sweeper.WithInbox(queue.New(p.client, "/inbox")), sweeper.WithMaxBackoff(5*time.Second),
+		sweeper.WithInbox(queue.MustNew(p.client, "/inbox")), sweeper.WithMaxBackoff(5*time.Second),
 		sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
 			return election.RunAsLeader(ctx, func(ctx context.Context, _ driver.Fence) error { return term(ctx) })
 		}))

@@ -23,11 +23,11 @@ const permits = 2
 // faults stop or ctx ends.
 func (p *process) useRecipes(ctx context.Context) {
 	w, rnd := p.w, simnet.Random(p.w.plan.Seed, "recipes "+p.host)
-	mutex, rw := recipes.NewMutex(p.client, "/mutex"), recipes.NewRWMutex(p.client, "/rwmutex")
-	semaphore := recipes.NewSemaphore(p.client, "/semaphore", permits)
-	election := recipes.NewElection(p.client, "/election", p.host)
-	reentrant, register := recipes.NewReentrantMutex(p.client, "/mutex"), recipes.NewRegister(p.client, "/register")
-	q := queue.New(p.client, "/queue")
+	mutex, rw := recipes.MustNewMutex(p.client, "/mutex"), recipes.MustNewRWMutex(p.client, "/rwmutex")
+	semaphore := recipes.MustNewSemaphore(p.client, "/semaphore", permits)
+	election := recipes.MustNewElection(p.client, "/election", p.host)
+	reentrant, register := recipes.MustNewReentrantMutex(p.client, "/mutex"), recipes.MustNewRegister(p.client, "/register")
+	q := queue.MustNew(p.client, "/queue")
 	plain := &overseen{Locker: p.client.Locker(), p: p}
 	one := func(a func(context.Context, int) (*recipes.Lease, error)) func(context.Context) (*recipes.Lease, error) {
 		return func(ctx context.Context) (*recipes.Lease, error) { return a(ctx, 1) }
@@ -192,12 +192,12 @@ func (p *process) receive(ctx context.Context, rnd *rand.Rand, q *queue.Queue) b
 // drain consumes what the queue still has, and judges the queue and the register.
 func (w *world) drain() {
 	p := w.process(0)
-	data, _, err := recipes.NewRegister(p.client, "/register").Load(p.ctx)
+	data, _, err := recipes.MustNewRegister(p.client, "/register").Load(p.ctx)
 	n, _ := strconv.Atoi(string(data))
 	if s := &w.sum; err != nil || n < s.added || n > s.added+s.maybe {
 		w.failf("the register is %d, %v after %d additions and perhaps %d more", n, err, s.added, s.maybe)
 	}
-	q := queue.New(p.client, "/queue")
+	q := queue.MustNew(p.client, "/queue")
 	for p.receive(p.ctx, nil, q) {
 	}
 	es := &w.elements

@@ -21,7 +21,7 @@ func ack(t testing.TB, d *Delivery) {
 func TestQueueAckSparesTheNextConsumer(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
-	a, b := New(c[0], "/q"), New(c[1], "/q")
+	a, b := MustNew(c[0], "/q"), MustNew(c[1], "/q")
 	raw := rawConn(t, testserver.SharedZooKeeper(t))
 	for _, next := range []*Queue{a, b} {
 		offer(t, a, "x")
@@ -58,7 +58,7 @@ func TestQueueAckGoesOnWithoutItsCaller(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, time.Minute)
-			q, other := New(r.Client, "/q"), New(r.Other, "/q")
+			q, other := MustNew(r.Client, "/q"), MustNew(r.Other, "/q")
 			offer(t, q, "x")
 			d := receive(t, q, "x", 1)
 			connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
@@ -80,7 +80,7 @@ func TestQueueAckGoesOnWithoutItsCaller(t *testing.T) {
 // An operator deletes the znode of a lock. The consumer learns from Ack that it has lost the element.
 func TestQueueAckNoticesADeletedLock(t *testing.T) {
 	t.Parallel()
-	q := New(crowd(t, 1)[0], "/q")
+	q := MustNew(crowd(t, 1)[0], "/q")
 	offer(t, q, "x")
 	d := receive(t, q, "x", 1)
 	if err := rawConn(t, testserver.SharedZooKeeper(t)).Delete(lockOf(d.path()), -1); err != nil {

@@ -44,7 +44,7 @@ func consumeQueue(setting string) {
 		return
 	}
 	defer func() { _ = c.Close(context.Background()) }()
-	q := New(c, "/q")
+	q := MustNew(c, "/q")
 	for ctx.Err() == nil {
 		d, err := q.Receive(ctx)
 		if err != nil {
@@ -153,7 +153,7 @@ func TestQueueSurvivesKills(t *testing.T) {
 	server, chroot := testserver.SharedZooKeeper(t)[0], testserver.Chroot(t)
 	cfg := consumerConfig(server, chroot)
 	cfg.SessionTimeout = 60 * time.Second
-	q := New(open(t, cfg), "/q")
+	q := MustNew(open(t, cfg), "/q")
 	l := &ledger{got: map[string]int{}, acked: map[string]int{}, doubt: map[string]bool{}}
 	var all []*consumer
 	for range consumers {

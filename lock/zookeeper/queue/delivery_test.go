@@ -29,7 +29,7 @@ func receive(t testing.TB, q *Queue, want string, attempt int) *Delivery {
 func TestQueueReceive(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
-	a, b := New(c[0], "/q"), New(c[1], "/q")
+	a, b := MustNew(c[0], "/q"), MustNew(c[1], "/q")
 	ids := offer(t, a, "one", "two", "three")
 	one, two := receive(t, a, "one", 1), receive(t, b, "two", 1)
 	if one.ID != ids[0] || !one.Fence().Before(two.Fence()) && !two.Fence().Before(one.Fence()) {
@@ -97,7 +97,7 @@ func TestQueueReceiveWaitsForLocks(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, own %v", name, own), func(t *testing.T) {
 				t.Parallel()
 				c := crowd(t, 2)
-				a, b := New(c[0], "/q"), New(c[1], "/q")
+				a, b := MustNew(c[0], "/q"), MustNew(c[1], "/q")
 				offer(t, a, "0", "1", "2", "3")
 				var held []*Delivery
 				for i, q := range []*Queue{a, b, a, b} {
@@ -134,7 +134,7 @@ func TestQueueReceiveWaitsForLocks(t *testing.T) {
 func TestQueueForeignChildOfElement(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := New(c, "/q")
+	q := MustNew(c, "/q")
 	raw := rawConn(t, testserver.SharedZooKeeper(t))
 	offer(t, q, "odd")
 	d := receive(t, q, "odd", 1)
@@ -168,7 +168,7 @@ func TestQueueForeignChildOfElement(t *testing.T) {
 func TestQueueReceiveNoticesADeliveryInBetween(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, time.Minute)
-	slow, other := New(r.Client, "/q"), New(r.Other, "/q")
+	slow, other := MustNew(r.Client, "/q"), MustNew(r.Other, "/q")
 	offer(t, other, "x")
 	lock := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/lock")))
 	received := make(chan *Delivery, 1)
@@ -201,7 +201,7 @@ func TestQueueReceiveNoticesADeliveryInBetween(t *testing.T) {
 func TestQueueTakeComesBackToALockedElement(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, time.Minute)
-	slow, other := New(r.Client, "/q"), New(r.Other, "/q")
+	slow, other := MustNew(r.Client, "/q"), MustNew(r.Other, "/q")
 	offer(t, other, "x")
 	remove := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/q/e-")))
 	refused := make(chan error, 1)
@@ -228,7 +228,7 @@ func TestQueueTakeComesBackToALockedElement(t *testing.T) {
 func TestQueueLongPartition(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3*time.Second)
-	cut, other := New(r.Client, "/q"), New(r.Other, "/q")
+	cut, other := MustNew(r.Client, "/q"), MustNew(r.Other, "/q")
 	offer(t, other, "x")
 	old := receive(t, cut, "x", 1)
 	r.Proxy.BlackHole(testserver.Both)
@@ -259,7 +259,7 @@ func TestQueueReceiveUnderSessionKills(t *testing.T) {
 	// A server does not answer the requests of a session that was closed over another
 	// connection. So an Ack may take as long as a write may stay unanswered, 12 seconds.
 	cfg.SessionTimeout = 30 * time.Second
-	producer := New(open(t, cfg), "/q")
+	producer := MustNew(open(t, cfg), "/q")
 	// Each of the fifteen kills may make an Ack wait that long.
 	ctx, done := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer done()
@@ -277,7 +277,7 @@ func TestQueueReceiveUnderSessionKills(t *testing.T) {
 		proxy := testserver.StartZooKeeperProxy(t, server[0])
 		cfg := cfg
 		cfg.Servers = []string{proxy.Addr()}
-		q := New(open(t, cfg), "/q")
+		q := MustNew(open(t, cfg), "/q")
 		wg.Go(func() {
 			for n := 0; ; n++ {
 				d, err := q.Receive(ctx)

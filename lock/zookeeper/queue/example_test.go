@@ -11,7 +11,7 @@ import (
 // is delivered again.
 func ExampleQueue() {
 	consume := func(ctx context.Context, client *zookeeper.Client, work func(context.Context, []byte) error) error {
-		q := queue.New(client, "/jobs")
+		q := queue.MustNew(client, "/jobs")
 		for {
 			delivery, err := q.Receive(ctx)
 			if err != nil {

@@ -25,7 +25,7 @@ type queueRig struct {
 
 func newQueueRig(t testing.TB) queueRig {
 	r := newRig(t, 0)
-	qr := queueRig{r, New(r.Client, "/q"), New(r.Other, "/q")}
+	qr := queueRig{r, MustNew(r.Client, "/q"), MustNew(r.Other, "/q")}
 	// Afterwards there is a queue, and every stamp.
 	offer(t, qr.q, "warm")
 	wantQueue(t, qr.q, "warm")

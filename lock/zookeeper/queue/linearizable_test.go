@@ -49,7 +49,7 @@ func TestQueueIsLinearizable(t *testing.T) {
 	began := time.Now()
 	var wg sync.WaitGroup
 	for i, c := range crowd(t, 3) {
-		q := New(c, "/q")
+		q := MustNew(c, "/q")
 		for j := range callers {
 			wg.Go(func() {
 				for k := range calls {

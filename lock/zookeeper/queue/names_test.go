@@ -34,7 +34,7 @@ func wantNames(t testing.TB, q *Queue, want ...string) {
 func TestQueueOffersAnElementOncePerName(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
-	a, b := New(c[0], "/app/q"), New(c[1], "/app/q")
+	a, b := MustNew(c[0], "/app/q"), MustNew(c[1], "/app/q")
 	wantNames(t, a)
 	offerNamed(t, a, "n-1", "one", true)
 	offerNamed(t, b, "n-1", "again", false)
@@ -55,7 +55,7 @@ func TestQueueOffersAnElementOncePerName(t *testing.T) {
 
 func TestQueueNamesAreChecked(t *testing.T) {
 	t.Parallel()
-	q := New(crowd(t, 1)[0], "/app/q")
+	q := MustNew(crowd(t, 1)[0], "/app/q")
 	for _, name := range []string{"", "a/b", ".", "..", "a b", "ä", strings.Repeat("n", maxName+1)} {
 		if _, err := q.OfferNamed(bounded(t), name, nil); err == nil {
 			t.Errorf("OfferNamed(%q) = nil, want an error", name)
@@ -74,7 +74,7 @@ func TestQueueNamesAreChecked(t *testing.T) {
 func TestQueueKnowsNoMoreNamesThanCanBeListed(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := New(c, "/app/q")
+	q := MustNew(c, "/app/q")
 	offerNamed(t, q, "n", "x", true)
 	s := sessionOf(c)
 	parent := namesOf(q.path)
@@ -112,7 +112,7 @@ func TestQueueOfManyOffersUnderANameOneStands(t *testing.T) {
 	var offered atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 24 {
-		q := New(c[i%len(c)], "/app/q")
+		q := MustNew(c[i%len(c)], "/app/q")
 		wg.Go(func() {
 			ok, err := q.OfferNamed(bounded(t), "n", []byte("x"))
 			if err != nil {
@@ -127,7 +127,7 @@ func TestQueueOfManyOffersUnderANameOneStands(t *testing.T) {
 	if n := offered.Load(); n != 1 {
 		t.Errorf("%d calls appended an element, want 1", n)
 	}
-	wantQueue(t, New(c[0], "/app/q"), "x")
+	wantQueue(t, MustNew(c[0], "/app/q"), "x")
 }
 
 // A connection breaks with the offer on its way: it is there once.

@@ -31,7 +31,7 @@ func (q *Queue) Offer(ctx context.Context, data []byte) (id string, err error) {
 // nothing was offered. Otherwise it is an [*InDoubtError] with the IDs of the elements, in case
 // they are in the queue.
 func (q *Queue) OfferAll(ctx context.Context, data [][]byte) (ids []string, err error) {
-	t, err := q.table()
+	t, err := q.c.Table()
 	if len(data) == 0 || err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ const maxNames = session.MaxReply / 2 / (maxName + 4)
 // them at most. The errors are those of OfferAll. After an [*InDoubtError] the caller can offer
 // again.
 func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offered bool, err error) {
-	t, err := q.table()
+	t, err := q.c.Table()
 	if err := errors.Join(checkName(name), err); err != nil {
 		return false, err
 	}
@@ -181,7 +181,7 @@ func (q *Queue) Names(ctx context.Context) ([]string, error) {
 // driver.ErrUnavailable, even if it is not known whether the name was forgotten. Calling it again
 // does no harm.
 func (q *Queue) ForgetName(ctx context.Context, name string) error {
-	t, err := q.table()
+	t, err := q.c.Table()
 	if err := errors.Join(checkName(name), err); err != nil {
 		return err
 	}

@@ -120,37 +120,37 @@ const (
 	batchLimit = 1_000_000
 )
 
-// New returns the queue at an absolute path below the chroot. It need not exist. If an option is
-// out of range, every call fails.
-func New(in zookeeper.Space, path string, opts ...Option) *Queue {
-	c, prefix := held.ClientOf(in)
-	q := &Queue{c: c, name: prefix + path, path: c.Chroot + prefix + path, maxLength: 10_000, maxElement: 512 << 10}
+// New returns the queue at an absolute path below the chroot. It need not exist. The error is for wrong
+// wiring, which is a path that is not valid, an option out of range, or no client. New asks no server.
+func New(in zookeeper.Space, path string, opts ...Option) (*Queue, error) {
+	c, name, full, err := held.Locate(in, path)
+	if err != nil {
+		return nil, err
+	}
+	q := &Queue{c: c, name: name, path: full, maxLength: 10_000, maxElement: 512 << 10}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(q)
 		}
 	}
-	return q
-}
-
-// table checks the queue, and returns the session if it can serve callers now.
-func (q *Queue) table() (*held.Table, error) {
 	switch {
 	case q.maxLength < 1 || q.maxLength > lengthLimit:
-		return nil, fmt.Errorf("zookeeper: queue: a length of %d is not from 1 to %d", q.maxLength, lengthLimit)
+		return nil, fmt.Errorf("zookeeper: queue %s: a length of %d is not from 1 to %d", name, q.maxLength, lengthLimit)
 	case q.maxElement < 1 || q.maxElement > elementLimit:
-		return nil, fmt.Errorf("zookeeper: queue: an element size of %d is not from 1 to %d", q.maxElement, elementLimit)
+		return nil, fmt.Errorf("zookeeper: queue %s: an element size of %d is not from 1 to %d", name, q.maxElement, elementLimit)
 	}
-	if err := held.CheckPath("path", q.name, false); err != nil {
-		return nil, err
-	}
-	return q.c.Table()
+	return q, nil
+}
+
+// MustNew is [New] for known-good wiring. It panics where New returns an error.
+func MustNew(in zookeeper.Space, path string, opts ...Option) *Queue {
+	return held.Must(New(in, path, opts...))
 }
 
 // fresh returns a session. Its deciding reads show every write acknowledged to any client
 // before the call.
 func (q *Queue) fresh(ctx context.Context) (*held.Table, error) {
-	t, err := q.table()
+	t, err := q.c.Table()
 	if err != nil {
 		return nil, err
 	}

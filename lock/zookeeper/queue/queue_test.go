@@ -15,6 +15,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
 func offer(t testing.TB, q *Queue, data ...string) (ids []string) {
@@ -51,7 +52,7 @@ func wantQueue(t testing.TB, q *Queue, want ...string) {
 func TestQueueIsFirstInFirstOut(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
-	a, b := New(c[0], "/app/q"), New(c[1], "/app/q")
+	a, b := MustNew(c[0], "/app/q"), MustNew(c[1], "/app/q")
 	if _, err := a.Remove(bounded(t)); !errors.Is(err, ErrEmpty) {
 		t.Errorf("Remove() where there is no queue = %v, want ErrEmpty", err)
 	}
@@ -90,7 +91,7 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 func TestQueueOrderAcrossWrap(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := New(c, "/q")
+	q := MustNew(c, "/q")
 	raw := rawConn(t, testserver.SharedZooKeeper(t))
 	offer(t, q, "x")
 	wantQueue(t, q, "x")
@@ -107,7 +108,7 @@ func TestQueueOrderAcrossWrap(t *testing.T) {
 func TestQueueLimits(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := New(c, "/q", WithMaxLength(3), WithMaxElement(10), nil)
+	q := MustNew(c, "/q", WithMaxLength(3), WithMaxElement(10), nil)
 	offer(t, q, "a", strings.Repeat("b", 10))
 	for _, tt := range []struct {
 		q    *Queue
@@ -116,8 +117,8 @@ func TestQueueLimits(t *testing.T) {
 	}{
 		{q, [][]byte{nil, make([]byte, 11)}, ErrElementTooLarge},
 		{q, [][]byte{nil, nil}, ErrFull},
-		{New(c, "/q"), [][]byte{make([]byte, 512<<10), make([]byte, 500<<10)}, ErrBatchTooLarge},
-		{New(c, "/q", WithMaxLength(20_000)), make([][]byte, 12_000), ErrBatchTooLarge},
+		{MustNew(c, "/q"), [][]byte{make([]byte, 512<<10), make([]byte, 500<<10)}, ErrBatchTooLarge},
+		{MustNew(c, "/q", WithMaxLength(20_000)), make([][]byte, 12_000), ErrBatchTooLarge},
 	} {
 		if ids, err := tt.q.OfferAll(bounded(t), tt.data); !errors.Is(err, tt.want) || ids != nil {
 			t.Errorf("OfferAll(%d elements) = %d, %v, want %v", len(tt.data), len(ids), err, tt.want)
@@ -125,22 +126,46 @@ func TestQueueLimits(t *testing.T) {
 	}
 	wantQueue(t, q, "a", strings.Repeat("b", 10))
 	for _, q := range []*Queue{
-		New(c, "/q", WithMaxLength(1)), New(c, "/q", WithMaxLength(lengthLimit)), New(c, "/q", WithMaxElement(1)),
+		MustNew(c, "/q", WithMaxLength(1)), MustNew(c, "/q", WithMaxLength(lengthLimit)), MustNew(c, "/q", WithMaxElement(1)),
 	} {
 		if _, err := q.Len(bounded(t)); err != nil {
 			t.Errorf("Len() = %v at the limit of an option", err)
 		}
 	}
-	for _, q := range []*Queue{
-		New(c, "q"), New(c, "/q", WithMaxLength(0)), New(c, "/q", WithMaxLength(lengthLimit+1)),
-		New(c, "/q", WithMaxElement(-1)), New(c, "/q", WithMaxElement(elementLimit+1)),
+}
+
+// Wrong wiring is an error of New, and a panic of MustNew.
+func TestNewRefusesWrongWiring(t *testing.T) {
+	t.Parallel()
+	c := &zookeeper.Client{}
+	var none *zookeeper.Client
+	for name, tt := range map[string]struct {
+		in   zookeeper.Space
+		path string
+		opt  Option
+	}{
+		"a relative path":              {c, "q", nil},
+		"no path":                      {c, "", nil},
+		"a namespace that is no path":  {c.Namespace("app"), "/q", nil},
+		"no length":                    {c, "/q", WithMaxLength(0)},
+		"a length that nobody lists":   {c, "/q", WithMaxLength(lengthLimit + 1)},
+		"no bytes":                     {c, "/q", WithMaxElement(-1)},
+		"bytes beyond a transaction":   {c, "/q", WithMaxElement(elementLimit + 1)},
+		"no client":                    {nil, "/q", nil},
+		"a client that is nil":         {none, "/q", nil},
+		"a namespace without a client": {none.Namespace("/app"), "/q", nil},
 	} {
-		_, offered := q.Offer(bounded(t), nil)
-		_, taken := q.Take(bounded(t))
-		_, length := q.Len(bounded(t))
-		if offered == nil || taken == nil || length == nil {
-			t.Errorf("a queue that cannot be: Offer() = %v, Take() = %v, Len() = %v, want errors", offered, taken, length)
+		if q, err := New(tt.in, tt.path, tt.opt); err == nil || q != nil {
+			t.Errorf("New() with %s = %v, %v, want an error", name, q, err)
 		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("MustNew() with %s returned", name)
+				}
+			}()
+			MustNew(tt.in, tt.path, tt.opt)
+		}()
 	}
 }
 
@@ -148,7 +173,7 @@ func TestQueueLimits(t *testing.T) {
 func TestQueueLargest(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := New(c, "/q", WithMaxElement(elementLimit))
+	q := MustNew(c, "/q", WithMaxElement(elementLimit))
 	large := bytes.Repeat([]byte{0xfe}, elementLimit)
 	if _, err := q.Offer(bounded(t), large); err != nil {
 		t.Fatalf("Offer() of the largest element = %v", err)
@@ -161,7 +186,7 @@ func TestQueueLargest(t *testing.T) {
 		t.Fatalf("Ack() = %v", err)
 	}
 	// The batch of the most elements, up to the last byte.
-	q = New(c, "/q", WithMaxLength(20_000))
+	q = MustNew(c, "/q", WithMaxLength(20_000))
 	_, ops, err := q.prepare(make([][]byte, 1))
 	if err != nil {
 		t.Fatal(err)
@@ -182,11 +207,11 @@ func TestQueueParentDeleted(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
 	raw := rawConn(t, testserver.SharedZooKeeper(t))
-	q := New(c[0], "/app/q")
+	q := MustNew(c[0], "/app/q")
 	taken, received := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := q.Take(bounded(t)); taken <- err }()
 	go func() {
-		d, err := New(c[1], "/app/q").Receive(bounded(t))
+		d, err := MustNew(c[1], "/app/q").Receive(bounded(t))
 		if err == nil {
 			err = d.Ack(bounded(t))
 		}
@@ -195,7 +220,7 @@ func TestQueueParentDeleted(t *testing.T) {
 	for range 20 {
 		until(t, "queue deleted", func() bool { err := raw.Delete(q.path, -1); return err == nil })
 	}
-	offer(t, New(c[1], "/app/q"), "a", "b")
+	offer(t, MustNew(c[1], "/app/q"), "a", "b")
 	if err := errors.Join(<-taken, <-received); err != nil {
 		t.Error(err)
 	}
@@ -213,7 +238,7 @@ func TestQueueManyProducersAndConsumers(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	for i, c := range clients {
-		q := New(c, "/q")
+		q := MustNew(c, "/q")
 		for j := range producers {
 			made.Go(func() {
 				for k := 0; k < each; k += 2 {
@@ -267,14 +292,14 @@ func TestQueueManyProducersAndConsumers(t *testing.T) {
 	if want := len(clients) * producers * each; len(seen) != want {
 		t.Errorf("%d elements were taken, want %d", len(seen), want)
 	}
-	wantQueue(t, New(clients[0], "/q"))
+	wantQueue(t, MustNew(clients[0], "/q"))
 }
 
 // Nobody can be asked: calls fail, those that wait go on.
 func TestQueueUnavailable(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	q := New(r.Client, "/q")
+	q := MustNew(r.Client, "/q")
 	offer(t, q, "a")
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()

@@ -163,7 +163,7 @@ func TestQueueReceiveBeyondTheLocksOfASession(t *testing.T) {
 	t.Parallel()
 	cfg := sharedConfig(t)
 	cfg.MaxLocksPerSession = 2
-	q, other := New(open(t, cfg), "/q"), New(open(t, cfg), "/q")
+	q, other := MustNew(open(t, cfg), "/q"), MustNew(open(t, cfg), "/q")
 	offer(t, other, "a", "b", "c")
 	a, b := receive(t, q, "a", 1), receive(t, q, "b", 1)
 	d, err := q.TryReceive(bounded(t))

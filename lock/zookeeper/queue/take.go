@@ -111,7 +111,7 @@ func (q *Queue) take(ctx context.Context, wait bool) (taken Element, err error) 
 // serve has a caller try elements, the oldest first, until a trial is done.
 func serve(ctx context.Context, q *Queue, wait bool, try func(*elements, line.Position) (done bool, err error)) error {
 	for retries := q.c.Retries(); ; {
-		t, err := q.table()
+		t, err := q.c.Table()
 		if err == nil {
 			err = q.elements(t).serve(ctx, wait, try)
 		}

@@ -23,7 +23,7 @@ func TestQueueTakeWaits(t *testing.T) {
 	got, none := make(chan string, waiters), make(chan error, 2)
 	var wg sync.WaitGroup
 	for i := range 2 {
-		q := New(c[i], "/q")
+		q := MustNew(c[i], "/q")
 		for range waiters / 2 {
 			wg.Go(func() {
 				e, err := q.Take(bounded(t))
@@ -35,7 +35,7 @@ func TestQueueTakeWaits(t *testing.T) {
 		}
 		// Its own path, so that it never gets anything.
 		go func() {
-			_, err := New(c[i], "/other").Take(ctx)
+			_, err := MustNew(c[i], "/other").Take(ctx)
 			none <- err
 		}()
 	}
@@ -47,7 +47,7 @@ func TestQueueTakeWaits(t *testing.T) {
 	for i := range waiters {
 		want = append(want, fmt.Sprint(i))
 	}
-	offer(t, New(c[0], "/q"), want...)
+	offer(t, MustNew(c[0], "/q"), want...)
 	wg.Wait()
 	close(got)
 	all := slices.Sorted(func(yield func(string) bool) {
@@ -73,7 +73,7 @@ func TestQueueTakeWaits(t *testing.T) {
 func TestQueuePollWaitsForAnotherTrial(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := New(c, "/q")
+	q := MustNew(c, "/q")
 	offer(t, q, "x")
 	if _, err := q.Peek(bounded(t)); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestQueuePollWaitsForAnotherTrial(t *testing.T) {
 // A caller that gives up does not learn whether the queue is empty.
 func TestQueuePollGivenUp(t *testing.T) {
 	t.Parallel()
-	q := New(crowd(t, 1)[0], "/q")
+	q := MustNew(crowd(t, 1)[0], "/q")
 	offer(t, q, "x")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -155,12 +155,12 @@ func TestQueueTakeIsQuietWhileItWaits(t *testing.T) {
 func TestQueueNewListWakesOtherCallers(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
-	q := New(c[0], "/q")
+	q := MustNew(c[0], "/q")
 	offer(t, q, "x")
 	wantQueue(t, q, "x")
 	known := q.elements(sessionOf(c[0]))
 	_, _, changed := known.pick()
-	offer(t, New(c[1], "/q"), "y")
+	offer(t, MustNew(c[1], "/q"), "y")
 	if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != "y" {
 		t.Fatalf("Peek() = %q, %v, want y", e.Data, err)
 	}

@@ -40,7 +40,7 @@ func TestOpenParents(t *testing.T) {
 
 	raw := stranger(t, cfg.Servers, mine)
 	create(t, raw, cfg.Chroot+"/app", 0)
-	lease, err := NewMutex(c, "/app/mutex").Acquire(bounded(t))
+	lease, err := MustNewMutex(c, "/app/mutex").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,13 +140,13 @@ func TestCredentialsAreReplaced(t *testing.T) {
 	cfg := sharedConfig(t)
 	cfg.Credentials = []zookeeper.Credential{mine}
 	old := open(t, cfg)
-	held, err := NewMutex(old, "/app/mutex").Acquire(bounded(t))
+	held, err := MustNewMutex(old, "/app/mutex").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Credentials = []zookeeper.Credential{mine, theirs}
 	both := open(t, cfg)
-	if l, err := NewMutex(both, "/app/mutex").TryAcquire(bounded(t)); err == nil {
+	if l, err := MustNewMutex(both, "/app/mutex").TryAcquire(bounded(t)); err == nil {
 		t.Errorf("TryAcquire() = %v beside the old credentials' holder", l)
 	}
 	releaseAll(t, []*Lease{held})

@@ -78,14 +78,14 @@ func TestACLOfOthers(t *testing.T) {
 				}
 			}
 		}
-		if _, err := NewMutex(c, "/app/mutex").Participants(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) {
+		if _, err := MustNewMutex(c, "/app/mutex").Participants(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) {
 			t.Errorf("Participants() = %v, want %v", err, zookeeper.ErrNotPermitted)
 		}
-		if _, _, err := NewRegister(c, "/app/mutex").Load(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) {
+		if _, _, err := MustNewRegister(c, "/app/mutex").Load(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) {
 			t.Errorf("Load() = %v, want %v", err, zookeeper.ErrNotPermitted)
 		}
 		for _, path := range []string{"/app/mutex/x", "/app/no/such/parent"} {
-			if err := NewRegister(c, path).Save(bounded(t), nil, 0); !errors.Is(err, zookeeper.ErrNotPermitted) {
+			if err := MustNewRegister(c, path).Save(bounded(t), nil, 0); !errors.Is(err, zookeeper.ErrNotPermitted) {
 				t.Errorf("Save() at %s = %v, want %v", path, err, zookeeper.ErrNotPermitted)
 			}
 		}

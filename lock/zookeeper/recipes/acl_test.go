@@ -27,7 +27,7 @@ func holdEverything(t testing.TB, c *zookeeper.Client) []driver.Lease {
 		}
 		all = append(all, l)
 	}
-	r := NewRegister(c, "/app/register")
+	r := MustNewRegister(c, "/app/register")
 	if err := r.Save(bounded(t), []byte("kept"), 0); err != nil {
 		t.Fatalf("Save() = %v", err)
 	}
@@ -44,7 +44,7 @@ type namedAsk struct {
 // others. It goes on asking while ZooKeeper cannot be asked.
 func everyAsk(c *zookeeper.Client) []namedAsk {
 	id := idem.NewKeyID("test", "everything")
-	q := queue.New(c, "/app/queue")
+	q := queue.MustNew(c, "/app/queue")
 	all := []namedAsk{
 		{"lock", strings.TrimPrefix(lockPath(c, id), clientOf(c).Chroot), func(ctx context.Context) (driver.Lease, error) {
 			l, err := driver.Acquire(ctx, c.Locker(), request(id))
@@ -53,11 +53,13 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 			}
 			return l, nil
 		}},
-		{"mutex", "/app/mutex", plain(NewMutex(c, "/app/mutex").Acquire)},
-		{"writer", "/app/rw", plain(NewRWMutex(c, "/app/rw").AcquireWrite)},
-		{"semaphore", "/app/semaphore", plain(func(ctx context.Context) (*Lease, error) { return NewSemaphore(c, "/app/semaphore", 2).Acquire(ctx, 2) })},
+		{"mutex", "/app/mutex", plain(MustNewMutex(c, "/app/mutex").Acquire)},
+		{"writer", "/app/rw", plain(MustNewRWMutex(c, "/app/rw").AcquireWrite)},
+		{"semaphore", "/app/semaphore", plain(func(ctx context.Context) (*Lease, error) {
+			return MustNewSemaphore(c, "/app/semaphore", 2).Acquire(ctx, 2)
+		})},
 		{"leader", "/app/election", func(ctx context.Context) (driver.Lease, error) {
-			l, err := NewElection(c, "/app/election", "somebody").Campaign(ctx)
+			l, err := MustNewElection(c, "/app/election", "somebody").Campaign(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -183,7 +185,7 @@ func TestACLKeepsStrangersOut(t *testing.T) {
 
 func holdEverythingAgain(t testing.TB, c *zookeeper.Client) []driver.Lease {
 	t.Helper()
-	r := NewRegister(c, "/app/register")
+	r := MustNewRegister(c, "/app/register")
 	data, version, err := r.Load(bounded(t))
 	if err != nil || string(data) != "kept" {
 		t.Fatalf("Load() = %q, %v", data, err)

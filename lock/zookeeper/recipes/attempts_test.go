@@ -18,8 +18,8 @@ func TestAttemptsOfAWaiter(t *testing.T) {
 		cfg := r.Config
 		cfg.Retry = zookeeper.RetryPolicy{First: time.Millisecond, Max: time.Millisecond, Attempts: attempts}
 		c := open(t, cfg)
-		r.call(bounded(t), NewMutex(r.Other, linePath).Acquire).granted()
-		waiter := r.queue(bounded(t), NewMutex(c, linePath).Acquire)
+		r.call(bounded(t), MustNewMutex(r.Other, linePath).Acquire).granted()
+		waiter := r.queue(bounded(t), MustNewMutex(c, linePath).Acquire)
 		r.watching(c)
 		r.removeLine()
 		if again {

@@ -25,7 +25,7 @@ func TestCloseUnheardWithALock(t *testing.T) {
 			r := newRig(t, 0)
 			id := newID()
 			lease := taken(t, r.Client, id)
-			place, err := NewMutex(r.Client, "/m").Acquire(bounded(t))
+			place, err := MustNewMutex(r.Client, "/m").Acquire(bounded(t))
 			if err != nil {
 				t.Fatal(err)
 			}

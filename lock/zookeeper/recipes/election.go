@@ -38,11 +38,22 @@ const maxCandidate = 1 << 10
 
 // NewElection returns the election at an absolute path below the chroot. candidate is the name
 // that observers see, at most 1 KiB of UTF-8. It need not be unique. It may be empty if the
-// caller only observes.
-func NewElection(in zookeeper.Space, path, candidate string, opts ...Option) *Election {
-	ln := newLineup(in, path, opts...)
+// caller only observes. The error is that of [NewMutex], or for a name that is longer or no UTF-8.
+func NewElection(in zookeeper.Space, path, candidate string, opts ...Option) (*Election, error) {
+	ln, err := newLineup(in, path, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if len(candidate) > maxCandidate || !utf8.ValidString(candidate) {
+		return nil, fmt.Errorf("zookeeper: election %s: the name of a candidate has %d bytes of UTF-8 at most", ln.name, maxCandidate)
+	}
 	ln.candidate = candidate
-	return &Election{ln}
+	return &Election{ln}, nil
+}
+
+// MustNewElection is [NewElection] for known-good wiring. It panics where NewElection returns an error.
+func MustNewElection(in zookeeper.Space, path, candidate string, opts ...Option) *Election {
+	return held.Must(NewElection(in, path, candidate, opts...))
 }
 
 // Campaign stands for election and waits until it is won. If the candidate loses its place,
@@ -53,9 +64,8 @@ func NewElection(in zookeeper.Space, path, candidate string, opts ...Option) *El
 // driver.ErrUnavailable if ZooKeeper could not be asked. Both also wrap the cause of ctx if ctx
 // has ended. The candidate is withdrawn in the background.
 func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
-	name := e.ln.candidate
-	if name == "" || len(name) > maxCandidate || !utf8.ValidString(name) {
-		return nil, fmt.Errorf("zookeeper: a candidate needs a name, of %d bytes of UTF-8 at most", maxCandidate)
+	if e.ln.candidate == "" {
+		return nil, fmt.Errorf("zookeeper: election %s: a candidate needs a name", e.ln.name)
 	}
 	e.ln.post(Event{State: Candidate})
 	lease, err := e.ln.acquire(ctx, candidateRole, first)
@@ -151,11 +161,10 @@ func (e *Election) Revoke(ctx context.Context) error { return e.ln.revoke(ctx) }
 // connection the channel is silent, because an observer cannot tell whether there is another
 // leader. See [zookeeper.Client.Watch].
 //
-// The channel is closed when ctx ends or the client is closed, and at once if the path is not
-// valid.
+// The channel is closed when ctx ends or the client is closed.
 func (e *Election) Observe(ctx context.Context) <-chan Participant {
 	o := &observer{ln: e.ln, ch: make(chan Participant, 1)}
-	if e.ln.check() != nil || !e.ln.c.Keeper.Go(func() { o.run(ctx) }) {
+	if !e.ln.c.Keeper.Go(func() { o.run(ctx) }) {
 		close(o.ch)
 	}
 	return o.ch

@@ -14,7 +14,7 @@ import (
 // One instance of many does what only one may do.
 func ExampleElection() {
 	settleDaily := func(ctx context.Context, client *zookeeper.Client, name string, settle func(context.Context, driver.Fence) error) {
-		election := recipes.NewElection(client, "/payments/settlement", name)
+		election := recipes.MustNewElection(client, "/payments/settlement", name)
 		for ctx.Err() == nil {
 			err := election.RunAsLeader(ctx, func(ctx context.Context, fence driver.Fence) error {
 				return settle(ctx, fence) // the ledger checks the fence
@@ -32,7 +32,7 @@ func ExampleElection() {
 // A long job lets go of its lock if an operator, or a caller in more of a hurry, asks for it.
 func ExampleMutex() {
 	reconcile := func(ctx context.Context, client *zookeeper.Client, accounts []string, one func(context.Context, string, driver.Fence) error) error {
-		lease, err := recipes.NewMutex(client, "/payments/reconciliation").Acquire(ctx)
+		lease, err := recipes.MustNewMutex(client, "/payments/reconciliation").Acquire(ctx)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func ExampleMutex() {
 // At most three imports run at once, over all machines.
 func ExampleSemaphore() {
 	limited := func(ctx context.Context, client *zookeeper.Client, load func(context.Context) error) error {
-		lease, err := recipes.NewSemaphore(client, "/imports", 3).Acquire(ctx, 1)
+		lease, err := recipes.MustNewSemaphore(client, "/imports", 3).Acquire(ctx, 1)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func ExampleSemaphore() {
 // Readers share the lock, and a writer has it alone.
 func ExampleRWMutex() {
 	report := func(ctx context.Context, client *zookeeper.Client, read func(context.Context) error) error {
-		lease, err := recipes.NewRWMutex(client, "/payments/books").AcquireRead(ctx)
+		lease, err := recipes.MustNewRWMutex(client, "/payments/books").AcquireRead(ctx)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func ExampleRWMutex() {
 // A step takes the lock that its request already has.
 func ExampleReentrantMutex() {
 	closeAccount := func(ctx context.Context, client *zookeeper.Client, request string, parts []string, one func(context.Context, string, driver.Fence) error) error {
-		mutex := recipes.NewReentrantMutex(client, "/accounts/alice")
+		mutex := recipes.MustNewReentrantMutex(client, "/accounts/alice")
 		closePart := func(part string) error {
 			hold, err := mutex.Acquire(ctx, request) // at once, because this request has the lock
 			if err != nil {
@@ -110,7 +110,7 @@ func ExampleReentrantMutex() {
 // A setting that all instances share. No change overwrites one that it has not seen.
 func ExampleRegister() {
 	change := func(ctx context.Context, client *zookeeper.Client, edit func([]byte) []byte) error {
-		limits := recipes.NewRegister(client, "/settings/limits")
+		limits := recipes.MustNewRegister(client, "/settings/limits")
 		for {
 			data, version, err := limits.Load(ctx)
 			if err != nil {

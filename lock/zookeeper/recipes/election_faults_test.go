@@ -19,7 +19,7 @@ func TestElectionLeaderCutOff(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3*time.Second)
 	var told recorder[Event]
-	old := campaign(t, NewElection(r.Client, "/e", "old", nil, WithListener(nil), WithListener(told.Take)))
+	old := campaign(t, MustNewElection(r.Client, "/e", "old", nil, WithListener(nil), WithListener(told.Take)))
 	ctx := old.Context(bounded(t))
 	var ended time.Time
 	stopped := make(chan struct{})
@@ -29,7 +29,7 @@ func TestElectionLeaderCutOff(t *testing.T) {
 		close(stopped)
 	}()
 	r.Proxy.BlackHole(testserver.Both)
-	next := campaign(t, NewElection(r.Other, "/e", "next"))
+	next := campaign(t, MustNewElection(r.Other, "/e", "next"))
 	began := time.Now()
 	if !errors.Is(context.Cause(ctx), driver.ErrLeaseLost) {
 		t.Errorf("the old leader's context: %v as the next one begins, want %v", context.Cause(ctx), driver.ErrLeaseLost)
@@ -74,7 +74,7 @@ func TestElectionUnderInterruptions(t *testing.T) {
 		p := testserver.StartZooKeeperProxy(t, server)
 		proxies = append(proxies, p)
 		cfg.Servers = []string{p.Addr()}
-		e := NewElection(open(t, cfg), "/e", p.Addr())
+		e := MustNewElection(open(t, cfg), "/e", p.Addr())
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				_ = e.RunAsLeader(ctx, func(ctx context.Context, fence driver.Fence) error {
@@ -129,7 +129,7 @@ func currentLeader(t testing.TB, cfg zookeeper.Config, server string) (l Partici
 	cfg.Servers, cfg.SessionTimeout = []string{server}, 60*time.Second
 	c := open(t, cfg)
 	until(t, "leader known", func() bool {
-		l, err = NewElection(c, "/e", "").Leader(bounded(t))
+		l, err = MustNewElection(c, "/e", "").Leader(bounded(t))
 		return !errors.Is(err, ErrNoLeader)
 	})
 	return l, err
@@ -140,7 +140,7 @@ func currentLeader(t testing.TB, cfg zookeeper.Config, server string) (l Partici
 func TestElectionKilledSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	e := NewElection(r.Client, "/e", "me")
+	e := MustNewElection(r.Client, "/e", "me")
 	old := campaign(t, e)
 	ctx := old.Context(context.Background())
 	killSession(t, r.Client, r.Proxy)
@@ -160,8 +160,8 @@ func TestElectionKilledSession(t *testing.T) {
 func TestElectionKilledSessionOfACandidate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	leader := campaign(t, NewElection(r.Other, "/e", "leader"))
-	e := NewElection(r.Client, "/e", "candidate")
+	leader := campaign(t, MustNewElection(r.Other, "/e", "leader"))
+	e := MustNewElection(r.Client, "/e", "candidate")
 	won := make(chan error)
 	go func() {
 		l, err := e.Campaign(bounded(t))
@@ -173,7 +173,7 @@ func TestElectionKilledSessionOfACandidate(t *testing.T) {
 	candidates := func(n int, but int32) (place int32) {
 		t.Helper()
 		until(t, "candidate", func() bool {
-			p, err := NewElection(r.Other, "/e", "").Participants(bounded(t))
+			p, err := MustNewElection(r.Other, "/e", "").Participants(bounded(t))
 			if len(p) == n && (n < 2 || p[1].Place != but) {
 				place = p[n-1].Place
 			}
@@ -195,7 +195,7 @@ func TestElectionKilledSessionOfACandidate(t *testing.T) {
 func TestElectionKillSessionThenClose(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l := campaign(t, NewElection(r.Client, "/e", "me"))
+	l := campaign(t, MustNewElection(r.Client, "/e", "me"))
 	ctx := l.Context(bounded(t))
 	s := sessionOf(r.Client)
 	connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
@@ -209,7 +209,7 @@ func TestElectionKillSessionThenClose(t *testing.T) {
 		t.Error("the context is good after Close()")
 	}
 	connect.Release()
-	campaign(t, NewElection(r.Other, "/e", "next")).ReleaseInBackground()
+	campaign(t, MustNewElection(r.Other, "/e", "next")).ReleaseInBackground()
 }
 
 // Somebody deletes the candidate's place before it is known to exist.
@@ -221,7 +221,7 @@ func TestElectionPlaceDeletedDuringCreate(t *testing.T) {
 	reply := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path+"/"+candidateRole)))
 	won := make(chan *Lease)
 	go func() {
-		l, err := NewElection(r.Client, "/e", "me").Campaign(bounded(t))
+		l, err := MustNewElection(r.Client, "/e", "me").Campaign(bounded(t))
 		if err != nil {
 			t.Errorf("Campaign() = %v", err)
 		}
@@ -254,7 +254,7 @@ func TestElectionPlaceDeletedDuringCreate(t *testing.T) {
 func TestElectionPlaceDeletedInOffice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l := campaign(t, NewElection(r.Client, "/e", "me"))
+	l := campaign(t, MustNewElection(r.Client, "/e", "me"))
 	ctx := l.Context(bounded(t))
 	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
 		t.Fatal(err)

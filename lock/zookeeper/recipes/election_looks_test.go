@@ -23,8 +23,8 @@ func (r *rig) readsOf(l *Lease) testserver.Match {
 func TestObserverOfALeaderThatLeaves(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	old := campaign(t, NewElection(r.Other, linePath, "old"))
-	o := &observer{ln: NewElection(r.Client, linePath, "").ln, ch: make(chan Participant, 1)}
+	old := campaign(t, MustNewElection(r.Other, linePath, "old"))
+	o := &observer{ln: MustNewElection(r.Client, linePath, "").ln, ch: make(chan Participant, 1)}
 	read := r.Proxy.HoldNext(r.readsOf(old))
 	defer read.Release()
 	looked := make(chan error, 1)
@@ -43,9 +43,9 @@ func TestObserverOfALineThatComes(t *testing.T) {
 	r := newRig(t, 0)
 	exists := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpExists), testserver.Contains(r.Config.Chroot+linePath)))
 	defer exists.Release()
-	ch := NewElection(r.Client, linePath, "").Observe(bounded(t))
+	ch := MustNewElection(r.Client, linePath, "").Observe(bounded(t))
 	await(t, "the read", exists.Held())
-	l := campaign(t, NewElection(r.Other, linePath, "one"))
+	l := campaign(t, MustNewElection(r.Other, linePath, "one"))
 	exists.Release()
 	awaitLeader(t, ch, "one")
 	resign(t, l)
@@ -55,8 +55,8 @@ func TestObserverOfALineThatComes(t *testing.T) {
 func TestObserverEndsBeforeItsClientHasClosed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l := campaign(t, NewElection(r.Client, linePath, "one"))
-	ch := NewElection(r.Client, linePath, "").Observe(context.Background())
+	l := campaign(t, MustNewElection(r.Client, linePath, "one"))
+	ch := MustNewElection(r.Client, linePath, "").Observe(context.Background())
 	awaitLeader(t, ch, "one")
 	s := sessionOf(r.Client)
 	resign := r.Proxy.HoldNext(r.onLine())
@@ -92,15 +92,15 @@ func TestParticipantsThatLeaveWhileTheyAreRead(t *testing.T) {
 		},
 		"Participants": func(e *Election) ([]Participant, error) { return e.Participants(bounded(t)) },
 	} {
-		old := campaign(t, NewElection(r.Other, linePath, "old"))
-		next := r.queue(bounded(t), NewElection(r.Other, linePath, "next").Campaign)
+		old := campaign(t, MustNewElection(r.Other, linePath, "old"))
+		next := r.queue(bounded(t), MustNewElection(r.Other, linePath, "next").Campaign)
 		read := r.Proxy.HoldNext(r.readsOf(old))
 		defer read.Release()
 		var got []Participant
 		call := make(chan error, 1)
 		go func() {
 			var err error
-			got, err = list(NewElection(r.Client, linePath, ""))
+			got, err = list(MustNewElection(r.Client, linePath, ""))
 			call <- err
 		}()
 		await(t, "the read", read.Held())
@@ -125,8 +125,8 @@ func TestLeaderThatMayNotBeRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			l := campaign(t, NewElection(r.Other, linePath, "one"))
-			e, znode := NewElection(r.Client, linePath, ""), of(pathOf(l))
+			l := campaign(t, MustNewElection(r.Other, linePath, "one"))
+			e, znode := MustNewElection(r.Client, linePath, ""), of(pathOf(l))
 			if _, err := r.Raw.SetACL(znode, zk.WorldACL(unreadable), -1); err != nil {
 				t.Fatal(err)
 			}

@@ -28,7 +28,7 @@ func TestRunAsLeaderTellsOfLossAndError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			got := NewElection(r.Client, "/e", "me").RunAsLeader(bounded(t), func(ctx context.Context, _ driver.Fence) error {
+			got := MustNewElection(r.Client, "/e", "me").RunAsLeader(bounded(t), func(ctx context.Context, _ driver.Fence) error {
 				if tt.lost {
 					killSession(t, r.Client, r.Proxy)
 					<-ctx.Done()
@@ -44,7 +44,7 @@ func TestRunAsLeaderTellsOfLossAndError(t *testing.T) {
 			if got != nil && strings.Contains(got.Error(), "nil") {
 				t.Errorf("RunAsLeader() = %v, which names an error that there was not", got)
 			}
-			if l, err := NewElection(r.Other, "/e", "").Leader(bounded(t)); !tt.lost && !errors.Is(err, ErrNoLeader) {
+			if l, err := MustNewElection(r.Other, "/e", "").Leader(bounded(t)); !tt.lost && !errors.Is(err, ErrNoLeader) {
 				t.Errorf("Leader() after the term = %+v, %v, want %v", l, err, ErrNoLeader)
 			}
 		})
@@ -57,7 +57,7 @@ func TestRunAsLeaderWaitsForTheEndOfTheOffice(t *testing.T) {
 	r := newRig(t, 0)
 	held := make(chan *testserver.Hold, 1)
 	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) {
-		return nil, NewElection(r.Client, linePath, "me").RunAsLeader(ctx, func(context.Context, driver.Fence) error {
+		return nil, MustNewElection(r.Client, linePath, "me").RunAsLeader(ctx, func(context.Context, driver.Fence) error {
 			held <- r.Proxy.HoldNext(r.onLine())
 			return nil
 		})
@@ -85,7 +85,7 @@ func (c ownContext) Done() <-chan struct{} { return c.done }
 func TestContextOfALeaseLeavesNoGoroutine(t *testing.T) {
 	t.Parallel()
 	c := open(t, sharedConfig(t))
-	l, err := NewMutex(c, "/m").Acquire(bounded(t))
+	l, err := MustNewMutex(c, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestContextOfALeaseLeavesNoGoroutine(t *testing.T) {
 func TestLeaseForgetsContextsThatEnded(t *testing.T) {
 	t.Parallel()
 	c := open(t, sharedConfig(t))
-	l, err := NewMutex(c, "/m").Acquire(bounded(t))
+	l, err := MustNewMutex(c, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,20 +122,7 @@ func TestLeaseForgetsContextsThatEnded(t *testing.T) {
 func TestCandidateOfTheGreatestLength(t *testing.T) {
 	t.Parallel()
 	c := open(t, sharedConfig(t))
-	releaseAll(t, []*Lease{campaign(t, NewElection(c, "/e", strings.Repeat("x", maxCandidate)))})
-}
-
-func TestObserveARelativePath(t *testing.T) {
-	t.Parallel()
-	c := open(t, sharedConfig(t))
-	ch := NewElection(c, "e", "").Observe(bounded(t))
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		for range ch {
-		}
-	}()
-	await(t, "the channel to be closed", closed)
+	releaseAll(t, []*Lease{campaign(t, MustNewElection(c, "/e", strings.Repeat("x", maxCandidate)))})
 }
 
 // An observer asks the servers after a change, and not again and again.
@@ -143,7 +130,7 @@ func TestObserverAsksOnlyAfterAChange(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	counter := r.Proxy.Count(r.Config.Chroot + "/e")
-	ch := NewElection(r.Client, "/e", "").Observe(bounded(t))
+	ch := MustNewElection(r.Client, "/e", "").Observe(bounded(t))
 	quiet := func(what string) {
 		t.Helper()
 		before := 0
@@ -165,7 +152,7 @@ func TestObserverAsksOnlyAfterAChange(t *testing.T) {
 	}
 	awaitLeader(t, ch, "")
 	quiet("without a parent")
-	l := campaign(t, NewElection(r.Other, "/e", "one"))
+	l := campaign(t, MustNewElection(r.Other, "/e", "one"))
 	if p := awaitLeader(t, ch, "one"); !p.Holds || p.Role != "" {
 		t.Errorf("leader = %+v, want that it holds the office, without a role", p)
 	}

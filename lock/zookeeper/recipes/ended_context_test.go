@@ -16,8 +16,8 @@ import (
 func TestCallsTellOfTheirEndedContext(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	mutex, reentrant, rw := NewMutex(r.Client, "/m"), NewReentrantMutex(r.Client, "/m"), NewRWMutex(r.Client, "/rw")
-	election, sem, reg := NewElection(r.Client, "/e", "one"), NewSemaphore(r.Client, "/s", 2), NewRegister(r.Client, "/reg")
+	mutex, reentrant, rw := MustNewMutex(r.Client, "/m"), MustNewReentrantMutex(r.Client, "/m"), MustNewRWMutex(r.Client, "/rw")
+	election, sem, reg := MustNewElection(r.Client, "/e", "one"), MustNewSemaphore(r.Client, "/s", 2), MustNewRegister(r.Client, "/reg")
 	list := func(f func(context.Context) ([]Participant, error)) func(context.Context) error {
 		return func(ctx context.Context) error {
 			_, err := f(ctx)
@@ -54,15 +54,17 @@ func TestCallsTellOfTheirEndedContext(t *testing.T) {
 func TestTryGivenUpWhileItLooks(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(r *rig, ctx context.Context) (*Lease, error){
-		"mutex": func(r *rig, ctx context.Context) (*Lease, error) { return NewMutex(r.Client, linePath).TryAcquire(ctx) },
+		"mutex": func(r *rig, ctx context.Context) (*Lease, error) {
+			return MustNewMutex(r.Client, linePath).TryAcquire(ctx)
+		},
 		"reader": func(r *rig, ctx context.Context) (*Lease, error) {
-			return NewRWMutex(r.Client, linePath).TryAcquireRead(ctx)
+			return MustNewRWMutex(r.Client, linePath).TryAcquireRead(ctx)
 		},
 		"writer": func(r *rig, ctx context.Context) (*Lease, error) {
-			return NewRWMutex(r.Client, linePath).TryAcquireWrite(ctx)
+			return MustNewRWMutex(r.Client, linePath).TryAcquireWrite(ctx)
 		},
 		"semaphore": func(r *rig, ctx context.Context) (*Lease, error) {
-			return NewSemaphore(r.Client, linePath, 1).TryAcquire(ctx, 1)
+			return MustNewSemaphore(r.Client, linePath, 1).TryAcquire(ctx, 1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +86,7 @@ func TestTryGivenUpWhileItLooks(t *testing.T) {
 func TestGivenUpBehindItsOwnClient(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewMutex(r.Client, linePath)
+	m := MustNewMutex(r.Client, linePath)
 	holder := r.queue(bounded(t), m.Acquire).granted()
 	for range 3 {
 		ctx, cancel := context.WithCancel(bounded(t))
@@ -117,11 +119,11 @@ func TestTooManyLocks(t *testing.T) {
 	cfg := sharedConfig(t)
 	cfg.MaxLocksPerSession = 1
 	c := open(t, cfg)
-	one, err := NewMutex(c, "/one").Acquire(bounded(t))
+	one, err := MustNewMutex(c, "/one").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err := NewMutex(c, "/two").TryAcquire(bounded(t)); !errors.Is(err, driver.ErrUnavailable) || l != nil {
+	if l, err := MustNewMutex(c, "/two").TryAcquire(bounded(t)); !errors.Is(err, driver.ErrUnavailable) || l != nil {
 		t.Errorf("TryAcquire() of a second lock = %v, %v, want %v", l, err, driver.ErrUnavailable)
 	}
 	releaseAll(t, []*Lease{one})
@@ -148,7 +150,7 @@ func TestPlaceTakesItsParentAlong(t *testing.T) {
 		}
 		recipetest.Release(r, l)
 	}
-	m := NewMutex(r.Client, "/fresh")
+	m := MustNewMutex(r.Client, "/fresh")
 	if use(m); there("/fresh") {
 		t.Error("the parent is there after its only use")
 	}
@@ -156,7 +158,7 @@ func TestPlaceTakesItsParentAlong(t *testing.T) {
 		t.Error("the parent is gone after its second use")
 	}
 	create(t, r.Raw, r.Config.Chroot+"/made", zk.FlagPersistent)
-	if use(NewMutex(r.Client, "/made")); !there("/made") {
+	if use(MustNewMutex(r.Client, "/made")); !there("/made") {
 		t.Error("a parent that was made by hand is gone")
 	}
 }
@@ -165,7 +167,7 @@ func TestPlaceTakesItsParentAlong(t *testing.T) {
 func TestParticipantWithForeignData(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	l, err := m.AcquireRead(bounded(t))
 	if err != nil {
 		t.Fatal(err)

@@ -21,41 +21,41 @@ func TestCallsGivenUpUnderWay(t *testing.T) {
 		call func(r *rig, ctx context.Context) error
 	}{
 		"Participants, the line": {list, func(r *rig, ctx context.Context) error {
-			_, err := NewMutex(r.Client, linePath).Participants(ctx)
+			_, err := MustNewMutex(r.Client, linePath).Participants(ctx)
 			return err
 		}},
 		"Participants, a place": {get, func(r *rig, ctx context.Context) error {
-			_, err := NewMutex(r.Client, linePath).Participants(ctx)
+			_, err := MustNewMutex(r.Client, linePath).Participants(ctx)
 			return err
 		}},
 		"Leader, a place": {get, func(r *rig, ctx context.Context) error {
-			_, err := NewElection(r.Client, linePath, "").Leader(ctx)
+			_, err := MustNewElection(r.Client, linePath, "").Leader(ctx)
 			return err
 		}},
-		"Revoke, the line":  {list, func(r *rig, ctx context.Context) error { return NewMutex(r.Client, linePath).Revoke(ctx) }},
-		"Revoke, the place": {get, func(r *rig, ctx context.Context) error { return NewMutex(r.Client, linePath).Revoke(ctx) }},
+		"Revoke, the line":  {list, func(r *rig, ctx context.Context) error { return MustNewMutex(r.Client, linePath).Revoke(ctx) }},
+		"Revoke, the place": {get, func(r *rig, ctx context.Context) error { return MustNewMutex(r.Client, linePath).Revoke(ctx) }},
 		"Revoke, the request": {write, func(r *rig, ctx context.Context) error {
-			return NewMutex(r.Client, linePath).Revoke(ctx)
+			return MustNewMutex(r.Client, linePath).Revoke(ctx)
 		}},
 		"Load": {get, func(r *rig, ctx context.Context) error {
-			_, _, err := NewRegister(r.Client, linePath).Load(ctx)
+			_, _, err := MustNewRegister(r.Client, linePath).Load(ctx)
 			return err
 		}},
 		"Save": {write, func(r *rig, ctx context.Context) error {
-			return NewRegister(r.Client, linePath).Save(ctx, []byte("new"), 1)
+			return MustNewRegister(r.Client, linePath).Save(ctx, []byte("new"), 1)
 		}},
 		"Save, the parents": {write, func(r *rig, ctx context.Context) error {
-			return NewRegister(r.Client, linePath+"/not/there").Save(ctx, []byte("new"), 0)
+			return MustNewRegister(r.Client, linePath+"/not/there").Save(ctx, []byte("new"), 0)
 		}},
 		"TryAcquire of permits, their number": {get, func(r *rig, ctx context.Context) error {
-			_, err := NewSemaphore(r.Client, linePath, 2).TryAcquire(ctx, 1)
+			_, err := MustNewSemaphore(r.Client, linePath, 2).TryAcquire(ctx, 1)
 			return err
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			holder, err := NewMutex(r.Other, linePath).Acquire(bounded(t))
+			holder, err := MustNewMutex(r.Other, linePath).Acquire(bounded(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +76,7 @@ func TestCallsGivenUpUnderWay(t *testing.T) {
 func TestWaiterBehindAWaiterThatGivesUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewMutex(r.Client, linePath)
+	m := MustNewMutex(r.Client, linePath)
 	holder := r.queue(bounded(t), m.Acquire).granted()
 	ctx, cancel := context.WithCancel(bounded(t))
 	second, third := r.queue(ctx, m.Acquire), r.queue(bounded(t), m.Acquire)
@@ -99,7 +99,7 @@ func TestWaiterBehindAWaiterThatGivesUp(t *testing.T) {
 func TestDowngradeOfALeaseThatEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	writer := r.queue(bounded(t), m.AcquireWrite).granted()
 	to := &place{lineup: m.ln, data: writer.place.data, Position: writer.place.Position}
 	to.Name, to.Role = reading+to.Name[len(writing):], reading
@@ -122,7 +122,7 @@ func TestDowngradeOfALeaseThatEnds(t *testing.T) {
 func TestSessionForgetsLeases(t *testing.T) {
 	t.Parallel()
 	c := open(t, sharedConfig(t))
-	m := NewMutex(c, linePath)
+	m := MustNewMutex(c, linePath)
 	for range 3 {
 		l, err := m.Acquire(bounded(t))
 		if err != nil {

@@ -16,7 +16,7 @@ func TestPlacesOfOtherLibrariesAreIgnored(t *testing.T) {
 	r := newRig(t, 0)
 	cfg := r.straight()
 	raw := rawConn(t, cfg.Servers)
-	m := NewMutex(r.Client, "/shared")
+	m := MustNewMutex(r.Client, "/shared")
 	first, err := m.Acquire(bounded(t)) // makes the path
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 func TestNeighboursWithoutAHandOver(t *testing.T) {
 	t.Parallel()
 	c := open(t, sharedConfig(t))
-	ln := newLineup(c, "/m")
+	ln := MustNewMutex(c, "/m").ln
 	take := func(role string) *Lease {
 		t.Helper()
 		l, err := ln.enqueue(bounded(t), sessionOf(c), role, nil)
@@ -70,7 +70,7 @@ func TestHandOverThatMayNotBeRead(t *testing.T) {
 func TestRequestToAPlaceThatNeverHadItsTurn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewMutex(r.Client, linePath)
+	m := MustNewMutex(r.Client, linePath)
 	var places [2]*Lease
 	for i := range places {
 		l, err := m.ln.enqueue(bounded(t), sessionOf(r.Client), exclusive, nil)

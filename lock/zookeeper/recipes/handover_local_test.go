@@ -18,7 +18,7 @@ import (
 func neighbours(t *testing.T, cfg zookeeper.Config) (c *zookeeper.Client, held *Lease, second <-chan *Lease) {
 	t.Helper()
 	c = open(t, cfg)
-	m := NewMutex(c, "/m")
+	m := MustNewMutex(c, "/m")
 	held, err := m.Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
 	t.Parallel()
 	cfg := sharedConfig(t)
 	cfg.SessionTimeout = time.Minute // the connection outlasts the time that the delete is held back
-	other := NewMutex(open(t, cfg), "/m")
+	other := MustNewMutex(open(t, cfg), "/m")
 	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
 	counter := proxy.Count(cfg.Chroot + "/m")
 	cfg.Servers = []string{proxy.Addr()}
@@ -97,7 +97,7 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 	cfg := sharedConfig(t)
 	raw := rawConn(t, cfg.Servers)
 	c := open(t, cfg)
-	ln := newLineup(c, "/m")
+	ln := MustNewMutex(c, "/m").ln
 	var places []*Lease
 	for range 2 {
 		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)
@@ -126,7 +126,7 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 	t.Parallel()
 	c := open(t, sharedConfig(t))
-	ln := newLineup(c, "/m")
+	ln := MustNewMutex(c, "/m").ln
 	var places []*Lease
 	for range 3 {
 		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)
@@ -146,7 +146,7 @@ func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 // pairOf are two places of one session, side by side. The first has the lock.
 func pairOf(t *testing.T, c *zookeeper.Client) (first, second *Lease) {
 	t.Helper()
-	ln := newLineup(c, linePath)
+	ln := MustNewMutex(c, linePath).ln
 	var places []*Lease
 	for range 2 {
 		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)

@@ -64,7 +64,7 @@ func newHandOvers(t *testing.T, waiters int) *handOvers {
 	t.Cleanup(leave)
 
 	for i := range waiters + 1 {
-		m := NewMutex(clients[i%2], "/line")
+		m := MustNewMutex(clients[i%2], "/line")
 		go func() {
 			if lease, err := m.Acquire(ctx); err == nil {
 				q.granted <- lease

@@ -48,7 +48,7 @@ func addToSet(setting string) {
 		answers.Scan()
 		return answers.Text()
 	}
-	m := NewMutex(c, "/guard")
+	m := MustNewMutex(c, "/guard")
 	say("ready")
 	for orders.Scan() {
 		lease, err := m.Acquire(ctx)

@@ -21,7 +21,7 @@ func TestFencesGrowAlongALine(t *testing.T) {
 			proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
 			cfg.Servers = []string{proxy.Addr()}
 			c := open(t, cfg)
-			m := NewMutex(c, "/m")
+			m := MustNewMutex(c, "/m")
 			head, err := m.Acquire(bounded(t))
 			if err != nil {
 				t.Fatal(err)

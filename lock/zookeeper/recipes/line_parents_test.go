@@ -49,7 +49,7 @@ func TestLineParentsVanishUnderWay(t *testing.T) {
 			acquired := make(chan *Lease, 1)
 			hold := r.Proxy.HoldNext(moments[0].before(r.Config.Chroot))
 			go func() {
-				l, err := NewMutex(r.Client, "/a/b/m").TryAcquire(bounded(t)) // once: no retry hides anything
+				l, err := MustNewMutex(r.Client, "/a/b/m").TryAcquire(bounded(t)) // once: no retry hides anything
 				if err != nil {
 					t.Errorf("TryAcquire() = %v, want a lease", err)
 				}
@@ -97,11 +97,11 @@ func TestLineParentsAreNotLeftBehind(t *testing.T) {
 		}
 	}
 	for range 3 {
-		a, err := NewMutex(c, "/orders/17/items/4/lock").Acquire(bounded(t))
+		a, err := MustNewMutex(c, "/orders/17/items/4/lock").Acquire(bounded(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := NewSemaphore(c, "/orders/18/seats", 2).Acquire(bounded(t), 1)
+		b, err := MustNewSemaphore(c, "/orders/18/seats", 2).Acquire(bounded(t), 1)
 		if err != nil {
 			t.Fatal(err)
 		}

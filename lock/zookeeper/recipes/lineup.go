@@ -32,18 +32,19 @@ type lineup struct {
 	agreed func(ctx context.Context, l *Lease) error
 }
 
-func newLineup(in zookeeper.Space, path string, opts ...Option) *lineup {
-	c, prefix := held.ClientOf(in)
-	ln := &lineup{c: c, name: prefix + path, path: c.Chroot + prefix + path}
+func newLineup(in zookeeper.Space, path string, opts ...Option) (*lineup, error) {
+	c, name, full, err := held.Locate(in, path)
+	if err != nil {
+		return nil, err
+	}
+	ln := &lineup{c: c, name: name, path: full}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(ln)
 		}
 	}
-	return ln
+	return ln, nil
 }
-
-func (ln *lineup) check() error { return held.CheckPath("path", ln.name, false) }
 
 // occupant is the data of a place.
 type occupant struct {
@@ -89,9 +90,6 @@ func (ln *lineup) tryAcquire(ctx context.Context, role string, r rule) (*Lease, 
 
 // try takes a place and gives it back if it does not fit.
 func (ln *lineup) try(ctx context.Context, role string, fit func(*Lease) error) (*Lease, error) {
-	if err := ln.check(); err != nil {
-		return nil, err
-	}
 	t, err := ln.c.Table()
 	if err != nil {
 		return nil, err
@@ -116,9 +114,6 @@ func (ln *lineup) try(ctx context.Context, role string, fit func(*Lease) error) 
 // roll reads the line for callers without a place in it. It shows every place that was taken
 // before the call and is still there.
 func (ln *lineup) roll(ctx context.Context) (*held.Table, []line.Position, error) {
-	if err := ln.check(); err != nil {
-		return nil, nil, err
-	}
 	t, err := ln.c.Table()
 	if err != nil {
 		return nil, nil, err

@@ -16,7 +16,7 @@ func TestMutexTellsBothOrNeither(t *testing.T) {
 	for round := range 20 {
 		c := open(t, sharedConfig(t))
 		var told recorder[Event]
-		m := NewMutex(c, "/m", WithListener(told.Take))
+		m := MustNewMutex(c, "/m", WithListener(told.Take))
 		l, err := m.ln.try(bounded(t), exclusive, func(l *Lease) error { return l.awaitTurn(bounded(t), first) }) // Acquire, before it tells
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestMutexTellsInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewMutex(r.Client, "/m", WithListener(told.Take))
+	m := MustNewMutex(r.Client, "/m", WithListener(told.Take))
 	late, err := m.ln.try(bounded(t), exclusive, func(l *Lease) error { return l.awaitTurn(bounded(t), first) }) // Acquire, before it tells
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ func TestMutexTellsUnderFaults(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewMutex(r.Client, "/m", WithListener(told.Take))
+	m := MustNewMutex(r.Client, "/m", WithListener(told.Take))
 	ctx, stop := context.WithCancel(bounded(t))
 	defer stop()
 	var wg sync.WaitGroup

@@ -32,7 +32,7 @@ func TestMutexTellsItsListener(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewMutex(r.Client, "/m", nil, WithListener(nil), WithListener(told.Take), WithListener(func(Event) { panic("listener") }))
+	m := MustNewMutex(r.Client, "/m", nil, WithListener(nil), WithListener(told.Take), WithListener(func(Event) { panic("listener") }))
 	first, err := m.Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestMutexTellsOfADeletedPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	l, err := NewMutex(r.Client, "/m", WithListener(told.Take)).Acquire(bounded(t))
+	l, err := MustNewMutex(r.Client, "/m", WithListener(told.Take)).Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestMutexTellsOfADeletedPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantStates(t, told.Wait(t, 2), Acquired, Lost)
-	next, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
+	next, err := MustNewMutex(r.Other, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestMutexTellsOfADeletionWhileAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	l, err := NewMutex(r.Client, "/m", WithListener(told.Take)).Acquire(bounded(t))
+	l, err := MustNewMutex(r.Client, "/m", WithListener(told.Take)).Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestCloseWaitsForListeners(t *testing.T) {
 	var told recorder[Event]
 	entered, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	m := NewMutex(c, "/m", WithListener(func(ev Event) {
+	m := MustNewMutex(c, "/m", WithListener(func(ev Event) {
 		once.Do(func() { close(entered) })
 		<-release
 		told.Take(ev)
@@ -150,7 +150,7 @@ func TestMutexListenerAndALostCreate(t *testing.T) {
 	r := newRig(t, 0)
 	create(t, r.Raw, r.Config.Chroot+"/m", 0) // or the first create is refused
 	var told recorder[Event]
-	m := NewMutex(r.Client, "/m", WithListener(told.Take))
+	m := MustNewMutex(r.Client, "/m", WithListener(told.Take))
 	lost := r.Proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/m/"+exclusive+"-")))
 	l, err := m.Acquire(bounded(t))
 	if err != nil {
@@ -169,7 +169,7 @@ func TestSessionEndsWhileALeaseIsTold(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewMutex(r.Client, "/m")
+	m := MustNewMutex(r.Client, "/m")
 	lease, err := m.Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)

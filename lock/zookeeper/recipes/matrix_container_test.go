@@ -21,7 +21,7 @@ func TestMatrixContainersAreSwept(t *testing.T) {
 	raw := rawConn(t, z.Hosts())
 	wantSwept := func() {
 		t.Helper()
-		if _, _, err := queue.New(clients[0], "/app/queue").Poll(bounded(t)); err != nil {
+		if _, _, err := queue.MustNew(clients[0], "/app/queue").Poll(bounded(t)); err != nil {
 			t.Errorf("Poll() = %v", err)
 		}
 		for _, f := range everyAsk(clients[0])[1:] {

@@ -117,7 +117,7 @@ func TestMatrixEnsembleUnderLoad(t *testing.T) {
 		})
 	}
 	start("readers and writers", rwModel, func(w *load, c *zookeeper.Client, who int, rng *rand.Rand) {
-		if m := NewRWMutex(c, "/rw"); rng.IntN(3) > 0 {
+		if m := MustNewRWMutex(c, "/rw"); rng.IntN(3) > 0 {
 			w.use(ctx, c, who, plain(m.AcquireRead), takeRead, dropRead, false)
 		} else {
 			w.use(ctx, c, who, plain(m.AcquireWrite), takeWrite, dropWrite, false)
@@ -129,7 +129,7 @@ func TestMatrixEnsembleUnderLoad(t *testing.T) {
 	})
 	books := newBooks()
 	start("queue", porcupine.Model{}, func(w *load, c *zookeeper.Client, who int, rng *rand.Rand) {
-		if books.trade(ctx, w, queue.New(c, "/q"), rng) {
+		if books.trade(ctx, w, queue.MustNew(c, "/q"), rng) {
 			w.done.Add(1)
 		}
 	})
@@ -159,5 +159,5 @@ func TestMatrixEnsembleUnderLoad(t *testing.T) {
 			w.want(t, w.model)
 		}
 	}
-	books.close(t, queue.New(last, "/q"))
+	books.close(t, queue.MustNew(last, "/q"))
 }

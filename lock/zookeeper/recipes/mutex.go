@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
 
 // Mutex is a fair exclusive lock on a path. Callers of all processes get it in the order in
@@ -17,9 +18,19 @@ import (
 type Mutex struct{ ln *lineup }
 
 // NewMutex returns the mutex on an absolute path below the chroot. Missing parents are made.
-// The servers remove the path some time after its last use.
-func NewMutex(in zookeeper.Space, path string, opts ...Option) *Mutex {
-	return &Mutex{newLineup(in, path, opts...)}
+// The servers remove the path some time after its last use. The error is for wrong wiring, which is
+// a path that is not valid or no client. No constructor of this package asks a server.
+func NewMutex(in zookeeper.Space, path string, opts ...Option) (*Mutex, error) {
+	ln, err := newLineup(in, path, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &Mutex{ln}, nil
+}
+
+// MustNewMutex is [NewMutex] for known-good wiring. It panics where NewMutex returns an error.
+func MustNewMutex(in zookeeper.Space, path string, opts ...Option) *Mutex {
+	return held.Must(NewMutex(in, path, opts...))
 }
 
 // Acquire waits for the lock. If it loses its place in line, for example with the session,

@@ -21,7 +21,7 @@ func TestMutexExcludesAndIsFair(t *testing.T) {
 	var last atomic.Uint64
 	var wg sync.WaitGroup
 	for _, c := range crowd(t, 3) {
-		m := NewMutex(c, "/app/m")
+		m := MustNewMutex(c, "/app/m")
 		for range callers {
 			wg.Go(func() {
 				for range rounds {
@@ -53,7 +53,7 @@ func TestMutexExcludesAndIsFair(t *testing.T) {
 func TestMutexTryAcquire(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
-	a, b := NewMutex(c[0], "/m"), NewMutex(c[1], "/m")
+	a, b := MustNewMutex(c[0], "/m"), MustNewMutex(c[1], "/m")
 	lease, err := a.TryAcquire(bounded(t))
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v, want the lock", err)
@@ -77,7 +77,7 @@ func TestMutexAcquireCancelled(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
 	raw := rawConn(t, testserver.SharedZooKeeper(t))
-	held, err := NewMutex(c[0], "/m").Acquire(bounded(t))
+	held, err := MustNewMutex(c[0], "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,12 +92,12 @@ func TestMutexAcquireCancelled(t *testing.T) {
 		})
 	}
 	go func() {
-		_, err := NewMutex(c[1], "/m").Acquire(ctx)
+		_, err := MustNewMutex(c[1], "/m").Acquire(ctx)
 		second <- err
 	}()
 	waiting(2)
 	go func() {
-		l, err := NewMutex(c[0], "/m").Acquire(bounded(t))
+		l, err := MustNewMutex(c[0], "/m").Acquire(bounded(t))
 		if err != nil {
 			t.Error(err)
 		}
@@ -126,7 +126,7 @@ func BenchmarkMutex(b *testing.B) {
 			turns := make(chan struct{})
 			var wg sync.WaitGroup
 			for i := range waiters {
-				m := NewMutex(clients[i%4], "/m")
+				m := MustNewMutex(clients[i%4], "/m")
 				wg.Go(func() {
 					for range turns {
 						lease, err := m.Acquire(b.Context())
@@ -153,7 +153,7 @@ func BenchmarkMutex(b *testing.B) {
 func TestTryAcquireRightAfterReleaseInBackground(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, rw, sem := NewMutex(r.Client, "/m"), NewRWMutex(r.Client, "/rw"), NewSemaphore(r.Client, "/s", 2)
+	m, rw, sem := MustNewMutex(r.Client, "/m"), MustNewRWMutex(r.Client, "/rw"), MustNewSemaphore(r.Client, "/s", 2)
 	for name, try := range map[string]func(context.Context) (*Lease, error){
 		"mutex":     m.TryAcquire,
 		"writer":    rw.TryAcquireWrite,
@@ -175,7 +175,7 @@ func TestTryAcquireRightAfterReleaseInBackground(t *testing.T) {
 	}
 	next := make(chan *Lease, 1)
 	go func() {
-		got, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
+		got, err := MustNewMutex(r.Other, "/m").Acquire(bounded(t))
 		if err != nil {
 			t.Error(err)
 		}

@@ -28,7 +28,7 @@ func show(them []Participant) (all []shown) {
 func TestParticipantsOfASemaphore(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	sem := NewSemaphore(r.Client, "/s", 3)
+	sem := MustNewSemaphore(r.Client, "/s", 3)
 	list := func() []shown {
 		them, err := sem.Participants(bounded(t))
 		if err != nil {
@@ -45,7 +45,7 @@ func TestParticipantsOfASemaphore(t *testing.T) {
 	}
 	big, small := make(chan *Lease, 1), make(chan *Lease, 1)
 	acquire := func(n int, to chan<- *Lease) {
-		l, err := NewSemaphore(r.Other, "/s", 3).Acquire(bounded(t), n)
+		l, err := MustNewSemaphore(r.Other, "/s", 3).Acquire(bounded(t), n)
 		if err != nil {
 			t.Error(err)
 		}
@@ -70,7 +70,7 @@ func TestParticipantsOfASemaphore(t *testing.T) {
 func TestParticipantsOfAnRWMutex(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, other := NewRWMutex(r.Client, "/rw"), NewRWMutex(r.Other, "/rw")
+	m, other := MustNewRWMutex(r.Client, "/rw"), MustNewRWMutex(r.Other, "/rw")
 	list := func() []shown {
 		them, err := m.Participants(bounded(t))
 		if err != nil {
@@ -116,7 +116,7 @@ func TestParticipantsOfAnRWMutex(t *testing.T) {
 func TestRunAsLeaderWithoutAFunction(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	e := NewElection(r.Client, "/e", "one")
+	e := MustNewElection(r.Client, "/e", "one")
 	if err := e.RunAsLeader(bounded(t), nil); err == nil {
 		t.Error("RunAsLeader(nil) = nil, want an error")
 	}
@@ -124,7 +124,7 @@ func TestRunAsLeaderWithoutAFunction(t *testing.T) {
 		t.Errorf("Participants() = %+v, %v, want nobody", them, err)
 	}
 	// Neither does it wait behind a leader to find out.
-	leader, err := NewElection(r.Other, "/e", "two").Campaign(bounded(t))
+	leader, err := MustNewElection(r.Other, "/e", "two").Campaign(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
 	cfg := config(t, servers...)
 	c := open(t, cfg)
 	raw := rawConn(t, servers)
-	full, free := queue.New(c, "/full"), queue.New(c, "/free")
+	full, free := queue.MustNew(c, "/full"), queue.MustNew(c, "/free")
 	for _, q := range []*queue.Queue{full, free} {
 		if _, err := q.Offer(bounded(t), []byte("first")); err != nil {
 			t.Fatal(err)
@@ -79,10 +79,10 @@ func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
 	setQuota(t, raw, cfg.Chroot+"/none", 1)
 	var wg sync.WaitGroup
 	for name, ask := range map[string]func() error{
-		"Offer": func() error { _, err := queue.New(c, "/none/q").Offer(bounded(t), nil); return err },
-		"Save":  func() error { return NewRegister(c, "/none/r").Save(bounded(t), nil, 0) },
+		"Offer": func() error { _, err := queue.MustNew(c, "/none/q").Offer(bounded(t), nil); return err },
+		"Save":  func() error { return MustNewRegister(c, "/none/r").Save(bounded(t), nil, 0) },
 		"TryAcquire": func() error {
-			_, err := NewMutex(c, "/none/m").TryAcquire(bounded(t))
+			_, err := MustNewMutex(c, "/none/m").TryAcquire(bounded(t))
 			return err
 		},
 	} {

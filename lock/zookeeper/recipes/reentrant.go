@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
 
 // ReentrantMutex is a [Mutex] that one owner can take several times. It is free when the
@@ -43,9 +44,19 @@ type tenure struct {
 }
 
 // NewReentrantMutex returns a reentrant mutex on an absolute path below the chroot. The
-// listeners among its options are told of leases, not of holds.
-func NewReentrantMutex(in zookeeper.Space, path string, opts ...Option) *ReentrantMutex {
-	return &ReentrantMutex{m: NewMutex(in, path, opts...), tenures: make(map[any]*tenure)}
+// listeners among its options are told of leases, not of holds. The error is that of [NewMutex].
+func NewReentrantMutex(in zookeeper.Space, path string, opts ...Option) (*ReentrantMutex, error) {
+	m, err := NewMutex(in, path, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &ReentrantMutex{m: m, tenures: make(map[any]*tenure)}, nil
+}
+
+// MustNewReentrantMutex is [NewReentrantMutex] for known-good wiring. It panics where
+// NewReentrantMutex returns an error.
+func MustNewReentrantMutex(in zookeeper.Space, path string, opts ...Option) *ReentrantMutex {
+	return held.Must(NewReentrantMutex(in, path, opts...))
 }
 
 // Acquire returns a hold on the lock. It returns at once if owner has the lock, even while

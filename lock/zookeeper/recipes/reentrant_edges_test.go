@@ -15,7 +15,7 @@ import (
 // A refusal of an owner names the owner, and comes before anything is sent.
 func TestReentrantMutexSaysWhatIsWrongWithAnOwner(t *testing.T) {
 	t.Parallel()
-	m := NewReentrantMutex(open(t, sharedConfig(t)), "/m")
+	m := MustNewReentrantMutex(open(t, sharedConfig(t)), "/m")
 	for _, owner := range []any{nil, "", []int{1}, math.NaN()} {
 		if h, err := m.TryAcquire(bounded(t), owner); err == nil || !strings.Contains(err.Error(), "owner of a reentrant lock") {
 			t.Errorf("TryAcquire(%v) = %v, %v, want a refusal of the owner", owner, h, err)
@@ -26,7 +26,7 @@ func TestReentrantMutexSaysWhatIsWrongWithAnOwner(t *testing.T) {
 // The owner goes on taking holds after it has released some of them.
 func TestReentrantMutexAfterAnInnerRelease(t *testing.T) {
 	t.Parallel()
-	m := NewReentrantMutex(open(t, sharedConfig(t)), "/m")
+	m := MustNewReentrantMutex(open(t, sharedConfig(t)), "/m")
 	outer, inner := hold(t, m, "me"), hold(t, m, "me")
 	for range 2 {
 		if err := inner.Release(bounded(t)); err != nil {
@@ -53,7 +53,7 @@ func TestReentrantMutexAfterAnInnerRelease(t *testing.T) {
 func TestReentrantMutexTakenAgainBeforeItIsReleased(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewReentrantMutex(r.Client, linePath)
+	m := MustNewReentrantMutex(r.Client, linePath)
 	old := hold(t, m, "me")
 	old.giveUp() // and the lease is not released yet
 	var next *Hold
@@ -75,7 +75,7 @@ func TestReentrantMutexTakenAgainBeforeItIsReleased(t *testing.T) {
 // A hold that is taken at the end of its lease is over from the start.
 func TestHoldOfALeaseThatHasEnded(t *testing.T) {
 	t.Parallel()
-	m := NewReentrantMutex(open(t, sharedConfig(t)), "/m")
+	m := MustNewReentrantMutex(open(t, sharedConfig(t)), "/m")
 	h := hold(t, m, "me")
 	lost := errors.Join(driver.ErrLeaseLost)
 	m.end("me", h.t, lost)
@@ -98,7 +98,7 @@ func TestHoldOfALeaseThatHasEnded(t *testing.T) {
 func TestHoldWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	h := hold(t, NewReentrantMutex(r.Client, "/m"), "me")
+	h := hold(t, MustNewReentrantMutex(r.Client, "/m"), "me")
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
 	if _, err := h.Check(canceled(t)); !errors.Is(err, driver.ErrUnavailable) {
@@ -117,7 +117,7 @@ func TestHoldWithoutAConnection(t *testing.T) {
 func TestRegisterVersionsOutOfRange(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	reg := NewRegister(r.Client, "/reg")
+	reg := MustNewRegister(r.Client, "/reg")
 	if err := reg.Save(bounded(t), []byte("one"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestRegisterVersionsOutOfRange(t *testing.T) {
 func TestHolderThatWasNotAsked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l, err := NewMutex(r.Client, "/m").Acquire(bounded(t))
+	l, err := MustNewMutex(r.Client, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestHolderThatWasNotAsked(t *testing.T) {
 func TestDowngradeUnderWay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	writer := r.queue(bounded(t), m.AcquireWrite).granted()
 	cl, other := writer.held.Table().Reserve(m.ln.path + "/" + reading + strings.TrimPrefix(writer.place.Name, writing))
 	if cl == nil || other != nil {
@@ -186,7 +186,7 @@ func TestDowngradeUnderWay(t *testing.T) {
 func TestDowngradeThatCannotBegin(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	writer := r.queue(bounded(t), m.AcquireWrite).granted()
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
@@ -204,7 +204,7 @@ func TestTryAtAPathWithoutANumber(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	create(t, r.Raw, r.Config.Chroot+linePath, 0)
-	l, err := NewSemaphore(r.Client, linePath, 2).TryAcquire(bounded(t), 1)
+	l, err := MustNewSemaphore(r.Client, linePath, 2).TryAcquire(bounded(t), 1)
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v", err)
 	}

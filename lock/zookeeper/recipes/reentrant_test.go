@@ -25,7 +25,7 @@ func hold(t testing.TB, m *ReentrantMutex, owner any) *Hold {
 func TestReentrantMutexCountsHolds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, same := NewReentrantMutex(r.Client, "/m"), NewReentrantMutex(r.Client, "/m")
+	m, same := MustNewReentrantMutex(r.Client, "/m"), MustNewReentrantMutex(r.Client, "/m")
 	a, b := hold(t, m, "me"), hold(t, m, "me")
 	c, err := m.TryAcquire(bounded(t), "me")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestReentrantMutexOwnersConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	var id int64
 	for _, c := range crowd(t, 2) {
-		m := NewReentrantMutex(c, "/m")
+		m := MustNewReentrantMutex(c, "/m")
 		for owner := range owners {
 			id++
 			for range callers {
@@ -137,8 +137,8 @@ func TestReentrantMutexOwnersConcurrently(t *testing.T) {
 func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewReentrantMutex(r.Client, "/m")
-	held, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
+	m := MustNewReentrantMutex(r.Client, "/m")
+	held, err := MustNewMutex(r.Other, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +198,8 @@ func holds(m *ReentrantMutex, owner any) int {
 func TestReentrantMutexLastOneLeaves(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewReentrantMutex(r.Client, "/m")
-	held, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
+	m := MustNewReentrantMutex(r.Client, "/m")
+	held, err := MustNewMutex(r.Other, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestReentrantMutexLastOneLeaves(t *testing.T) {
 func TestReentrantMutexComingAndGoing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, other := NewReentrantMutex(r.Client, "/m"), NewMutex(r.Other, "/m")
+	m, other := MustNewReentrantMutex(r.Client, "/m"), MustNewMutex(r.Other, "/m")
 	var wg sync.WaitGroup
 	for range 6 {
 		wg.Go(func() {
@@ -278,8 +278,8 @@ func TestReentrantMutexComingAndGoing(t *testing.T) {
 func TestReentrantMutexClosedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
-	m := NewReentrantMutex(c[0], "/m")
-	if _, err := NewMutex(c[1], "/m").Acquire(bounded(t)); err != nil {
+	m := MustNewReentrantMutex(c[0], "/m")
+	if _, err := MustNewMutex(c[1], "/m").Acquire(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	const callers = 3
@@ -290,7 +290,7 @@ func TestReentrantMutexClosedWhileWaiting(t *testing.T) {
 			failed <- err
 		}()
 	}
-	until(t, "in line", func() bool { return len(participants(t, NewMutex(c[1], "/m"))) == 2 })
+	until(t, "in line", func() bool { return len(participants(t, MustNewMutex(c[1], "/m"))) == 2 })
 	if err := c[0].Close(bounded(t)); err != nil {
 		t.Errorf("Close() = %v", err)
 	}
@@ -308,7 +308,7 @@ func TestReentrantMutexLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewReentrantMutex(r.Client, "/m", WithListener(told.Take))
+	m := MustNewReentrantMutex(r.Client, "/m", WithListener(told.Take))
 	a, b := hold(t, m, "me"), hold(t, m, "me")
 	killSession(t, r.Client, r.Proxy)
 	for _, h := range []*Hold{a, b} {
@@ -340,9 +340,9 @@ func TestReentrantMutexLost(t *testing.T) {
 func TestReentrantMutexRevoked(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 2)
-	m := NewReentrantMutex(c[0], "/m")
+	m := MustNewReentrantMutex(c[0], "/m")
 	h := hold(t, m, "me")
-	if err := NewReentrantMutex(c[1], "/m").Revoke(bounded(t)); err != nil {
+	if err := MustNewReentrantMutex(c[1], "/m").Revoke(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "Revoked()", h.Revoked())
@@ -354,7 +354,7 @@ func TestReentrantMutexRevoked(t *testing.T) {
 
 func TestReentrantMutexRefusesOwners(t *testing.T) {
 	t.Parallel()
-	m := NewReentrantMutex(&zookeeper.Client{}, "/m")
+	m := MustNewReentrantMutex(&zookeeper.Client{}, "/m")
 	for _, owner := range []any{nil, "", []int{1}, map[string]int{}, func() {}, [1]any{[]int{}}, math.NaN()} {
 		if h, err := m.Acquire(bounded(t), owner); err == nil || h != nil || errors.Is(err, driver.ErrLocked) {
 			t.Errorf("Acquire(%v) = %v, %v; want a refusal", owner, h, err)

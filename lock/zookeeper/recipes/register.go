@@ -25,25 +25,39 @@ type Register struct {
 	c    *held.Client
 	name string // as given
 	path string
+	err  error // of a wrong path, in one of Registers
 }
 
 // NewRegister returns the register at an absolute path below the chroot. The znode need not
-// exist. Its data is the value.
-func NewRegister(in zookeeper.Space, path string) *Register {
-	c, prefix := held.ClientOf(in)
-	return &Register{c: c, name: prefix + path, path: c.Chroot + prefix + path}
+// exist. Its data is the value. The error is that of [NewMutex].
+func NewRegister(in zookeeper.Space, path string) (*Register, error) {
+	r := Registers(in)(path)
+	if r.err != nil {
+		return nil, r.err
+	}
+	return r, nil
+}
+
+// MustNewRegister is [NewRegister] for known-good wiring. It panics where NewRegister returns an error.
+func MustNewRegister(in zookeeper.Space, path string) *Register {
+	return held.Must(NewRegister(in, path))
 }
 
 // Registers returns a function for the registers of a client. It is for a package that chooses the
-// path itself, such as tokenstore/redis for its witness.
+// path itself, such as tokenstore/redis for its witness. Load and Save of a register at a wrong path
+// return the error of [NewRegister]. The constructor of the store loads its witness, so a service with
+// such a path does not start.
 func Registers(in zookeeper.Space) func(path string) *Register {
-	return func(path string) *Register { return NewRegister(in, path) }
+	return func(path string) *Register {
+		c, name, full, err := held.Locate(in, path)
+		return &Register{c: c, name: name, path: full, err: err}
+	}
 }
 
 // Load returns the value and its version. It returns nil, 0 and no error if there is no value.
 func (r *Register) Load(ctx context.Context) (data []byte, version int64, err error) {
-	if err := held.CheckPath("register", r.name, false); err != nil {
-		return nil, 0, err
+	if r.err != nil {
+		return nil, 0, r.err
 	}
 	t, err := r.c.Table()
 	if err != nil {
@@ -76,8 +90,8 @@ var ErrRegisterTooLarge = errors.New("zookeeper: register value is too large")
 // wraps driver.ErrUnavailable, or is about the value or the path. After driver.ErrUnavailable the
 // value may have been stored, or may be stored yet.
 func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
-	if err := held.CheckPath("register", r.name, false); err != nil {
-		return err
+	if r.err != nil {
+		return r.err
 	}
 	if len(data) > MaxRegister {
 		return fmt.Errorf("%w: %d bytes, %d are the most", ErrRegisterTooLarge, len(data), MaxRegister)

@@ -15,7 +15,7 @@ import (
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRegister(r.Client, "/idem/some/value"), NewRegister(r.Other, "/idem/some/value")
+	a, b := MustNewRegister(r.Client, "/idem/some/value"), MustNewRegister(r.Other, "/idem/some/value")
 	want := func(reg *Register, data string, version int64) {
 		t.Helper()
 		got, v, err := reg.Load(bounded(t))
@@ -39,10 +39,11 @@ func TestRegister(t *testing.T) {
 	want(a, "two", 2)
 	save(a, "", 2, nil)
 	want(b, "", 3)
-	if err := NewRegister(r.Client, "relative").Save(bounded(t), nil, 0); err == nil {
-		t.Error("Save() at a relative path succeeded")
+	wrong := Registers(r.Client)("relative")
+	if err := wrong.Save(bounded(t), nil, 0); err == nil || errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Save() at a relative path = %v, want an error of the path", err)
 	}
-	if data, v, err := NewRegister(r.Client, "relative").Load(bounded(t)); err == nil || errors.Is(err, driver.ErrUnavailable) {
+	if data, v, err := wrong.Load(bounded(t)); err == nil || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Load() at a relative path = %q, %d, %v, want an error of the path", data, v, err)
 	}
 
@@ -55,7 +56,7 @@ func TestRegister(t *testing.T) {
 		want(b, "survives", int64(4+i))
 	}
 	lost := r.Proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/other")))
-	if err := NewRegister(r.Client, "/idem/other").Save(bounded(t), []byte("new"), 0); err != nil {
+	if err := MustNewRegister(r.Client, "/idem/other").Save(bounded(t), []byte("new"), 0); err != nil {
 		t.Errorf("Save() = %v", err)
 	}
 	await(t, "the loss", lost)
@@ -76,7 +77,7 @@ func TestRegisterHasOneWinner(t *testing.T) {
 				var err error
 				for end := time.Now().Add(patience); time.Now().Before(end); {
 					if _, err = clientOf(c).Table(); err == nil {
-						err = NewRegister(c, "/idem/raced").Save(bounded(t), []byte("same"), version)
+						err = MustNewRegister(c, "/idem/raced").Save(bounded(t), []byte("same"), version)
 						break
 					}
 				}
@@ -95,7 +96,7 @@ func TestRegisterHasOneWinner(t *testing.T) {
 		}
 		r.Proxy.Restore()
 		until(t, "connected", func() bool { return r.Client.Locker().Ping(bounded(t)) == nil })
-		if _, v, err := NewRegister(r.Other, "/idem/raced").Load(bounded(t)); err != nil || v != version+1 {
+		if _, v, err := MustNewRegister(r.Other, "/idem/raced").Load(bounded(t)); err != nil || v != version+1 {
 			t.Fatalf("version %d, %v; want %d", v, err, version+1)
 		}
 	}
@@ -106,7 +107,7 @@ func TestRegisterHasOneWinner(t *testing.T) {
 func TestRegisterRefusesLargeValues(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	reg, connected := NewRegister(r.Client, "/idem/large"), r.Proxy.Accepted()
+	reg, connected := MustNewRegister(r.Client, "/idem/large"), r.Proxy.Accepted()
 	if err := reg.Save(bounded(t), make([]byte, MaxRegister+1), 0); !errors.Is(err, ErrRegisterTooLarge) {
 		t.Errorf("Save() of %d bytes = %v, want %v", MaxRegister+1, err, ErrRegisterTooLarge)
 	}

@@ -28,7 +28,7 @@ func TestRevokeThatIsNotPermitted(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			l := r.queue(bounded(t), NewMutex(r.Client, linePath).Acquire).granted()
+			l := r.queue(bounded(t), MustNewMutex(r.Client, linePath).Acquire).granted()
 			allow := func(perms int32) {
 				t.Helper()
 				if _, err := r.Raw.SetACL(pathOf(l), zk.WorldACL(perms), -1); err != nil {
@@ -39,7 +39,7 @@ func TestRevokeThatIsNotPermitted(t *testing.T) {
 			counter := r.Proxy.Count(pathOf(l))
 			revoked := l.Revoked()
 			ctx := bounded(t)
-			if err := NewMutex(r.Other, linePath).Revoke(ctx); !errors.Is(err, zk.ErrNoAuth) || ctx.Err() != nil {
+			if err := MustNewMutex(r.Other, linePath).Revoke(ctx); !errors.Is(err, zk.ErrNoAuth) || ctx.Err() != nil {
 				t.Errorf("Revoke() = %v, want %v at once", err, zk.ErrNoAuth)
 			}
 			r.awaitReads(counter, 2) // with the watch, and after it
@@ -55,13 +55,13 @@ func TestRevokeThatIsNotPermitted(t *testing.T) {
 func TestRevokeTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l := r.queue(bounded(t), NewMutex(r.Other, linePath).Acquire).granted()
+	l := r.queue(bounded(t), MustNewMutex(r.Other, linePath).Acquire).granted()
 	late := r.Proxy.HoldNext(r.onLine())
 	defer late.Release()
 	done := make(chan error, 1)
-	go func() { done <- NewMutex(r.Client, linePath).Revoke(bounded(t)) }()
+	go func() { done <- MustNewMutex(r.Client, linePath).Revoke(bounded(t)) }()
 	await(t, "the request", late.Held())
-	if err := NewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
+	if err := MustNewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	late.Release()
@@ -77,13 +77,13 @@ func TestRevokeTwiceAtOnce(t *testing.T) {
 func TestRequestIsFoundAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewMutex(r.Client, linePath)
+	m := MustNewMutex(r.Client, linePath)
 	l := r.queue(bounded(t), m.Acquire).granted()
 	second := r.queue(bounded(t), m.Acquire)
 	counter := r.Proxy.Count(pathOf(l))
 	revoked := l.Revoked()
 	r.awaitReads(counter, 2)
-	if err := NewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
+	if err := MustNewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "Revoked()", revoked)
@@ -103,10 +103,10 @@ func TestRequestIsFoundAgain(t *testing.T) {
 func TestRequestAfterTheEndOfALease(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l := r.queue(bounded(t), NewMutex(r.Client, linePath).Acquire).granted()
+	l := r.queue(bounded(t), MustNewMutex(r.Client, linePath).Acquire).granted()
 	tab, path := l.held.Table(), pathOf(l)
 	removed := l.held.Take() // and the znode stays
-	if err := NewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
+	if err := MustNewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the watch", tab.Session.Watches.Of(path, session.OnNode, nil).Armed())

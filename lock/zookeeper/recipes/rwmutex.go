@@ -31,8 +31,19 @@ import (
 type RWMutex struct{ ln *lineup }
 
 // NewRWMutex returns the read-write lock on an absolute path below the chroot. Missing parents
-// are made. The servers remove the path some time after its last use.
-func NewRWMutex(in zookeeper.Space, path string) *RWMutex { return &RWMutex{newLineup(in, path)} }
+// are made. The servers remove the path some time after its last use. The error is that of [NewMutex].
+func NewRWMutex(in zookeeper.Space, path string) (*RWMutex, error) {
+	ln, err := newLineup(in, path)
+	if err != nil {
+		return nil, err
+	}
+	return &RWMutex{ln}, nil
+}
+
+// MustNewRWMutex is [NewRWMutex] for known-good wiring. It panics where NewRWMutex returns an error.
+func MustNewRWMutex(in zookeeper.Space, path string) *RWMutex {
+	return held.Must(NewRWMutex(in, path))
+}
 
 // Roles of places in the line of an RWMutex.
 const (

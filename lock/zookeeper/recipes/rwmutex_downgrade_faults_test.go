@@ -25,9 +25,9 @@ func TestLostDowngrade(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			m := NewRWMutex(r.Client, linePath)
+			m := MustNewRWMutex(r.Client, linePath)
 			held := r.queue(bounded(t), m.AcquireWrite).granted()
-			writer := r.queue(bounded(t), NewRWMutex(r.Other, linePath).AcquireWrite)
+			writer := r.queue(bounded(t), MustNewRWMutex(r.Other, linePath).AcquireWrite)
 			lost := tt.lose(r)
 			lease, err := m.Downgrade(bounded(t), held)
 			if err != nil {
@@ -130,7 +130,7 @@ func TestDowngradeFails(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			m := NewRWMutex(r.Client, linePath)
+			m := MustNewRWMutex(r.Client, linePath)
 			held := r.queue(bounded(t), m.AcquireWrite).granted()
 			err := tt.run(r, held, func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
 			if !errors.Is(err, tt.want) || !errors.Is(err, driver.ErrLeaseLost) && !errors.Is(err, driver.ErrUnavailable) {
@@ -152,7 +152,7 @@ func TestDowngradeFails(t *testing.T) {
 func TestDowngradeOfAnAbandonedClient(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	held := r.queue(bounded(t), m.AcquireWrite).granted()
 	hold := r.Proxy.HoldNext(r.onLine())
 	defer hold.Release()
@@ -186,7 +186,7 @@ func (r *rig) cancelAt(hold *testserver.Hold, f ask) error {
 func TestDowngradeWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 10*time.Second)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	held := r.queue(bounded(t), m.AcquireWrite).granted()
 	reply := r.Proxy.HoldNextReply(r.onLine())
 	defer reply.Release()

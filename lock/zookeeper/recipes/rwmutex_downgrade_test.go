@@ -14,7 +14,7 @@ import (
 func TestDowngradeUnderContention(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRWMutex(r.Client, linePath), NewRWMutex(r.Other, linePath)
+	a, b := MustNewRWMutex(r.Client, linePath), MustNewRWMutex(r.Other, linePath)
 	held := r.queue(bounded(t), a.AcquireWrite).granted()
 	near := []*caller{r.queue(bounded(t), b.AcquireRead), r.queue(bounded(t), a.AcquireRead)}
 	writer := r.queue(bounded(t), b.AcquireWrite)
@@ -91,15 +91,15 @@ func (r *rig) wantDowngraded(old, lease *Lease) {
 func TestDowngradeOfSomethingElse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	read := r.queue(bounded(t), m.AcquireRead).granted()
-	foreign := r.call(bounded(t), NewRWMutex(r.Client, "/another").AcquireWrite).granted()
-	mutex := r.call(bounded(t), NewMutex(r.Client, "/mutex").Acquire).granted()
-	elsewhere := r.call(bounded(t), NewRWMutex(r.Other, "/elsewhere").AcquireWrite).granted()
+	foreign := r.call(bounded(t), MustNewRWMutex(r.Client, "/another").AcquireWrite).granted()
+	mutex := r.call(bounded(t), MustNewMutex(r.Client, "/mutex").Acquire).granted()
+	elsewhere := r.call(bounded(t), MustNewRWMutex(r.Other, "/elsewhere").AcquireWrite).granted()
 	if l, err := m.Downgrade(bounded(t), nil); l != nil || !errors.Is(err, errNotWriteLease) {
 		t.Errorf("Downgrade(nil) = %v, %v", l, err)
 	}
-	if l, err := NewRWMutex(r.Client, "/elsewhere").Downgrade(bounded(t), elsewhere); l != nil || !errors.Is(err, errNotWriteLease) {
+	if l, err := MustNewRWMutex(r.Client, "/elsewhere").Downgrade(bounded(t), elsewhere); l != nil || !errors.Is(err, errNotWriteLease) {
 		t.Errorf("Downgrade() of another client's lease = %v, %v", l, err)
 	}
 	for name, lease := range map[string]*Lease{"read": read, "foreign": foreign, "mutex": mutex} {
@@ -118,7 +118,7 @@ func TestDowngradeOfSomethingElse(t *testing.T) {
 func TestDowngradeTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	held := r.queue(bounded(t), m.AcquireWrite).granted()
 	var calls []*caller
 	for range 4 {

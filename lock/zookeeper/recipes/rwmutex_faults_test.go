@@ -19,8 +19,8 @@ type lineKind struct {
 }
 
 var lineKinds = []lineKind{
-	{"read", func(c *zookeeper.Client) ask { return NewRWMutex(c, linePath).AcquireRead }, func(c *zookeeper.Client) ask { return NewRWMutex(c, linePath).AcquireWrite }},
-	{"write", func(c *zookeeper.Client) ask { return NewRWMutex(c, linePath).AcquireWrite }, func(c *zookeeper.Client) ask { return NewRWMutex(c, linePath).AcquireRead }},
+	{"read", func(c *zookeeper.Client) ask { return MustNewRWMutex(c, linePath).AcquireRead }, func(c *zookeeper.Client) ask { return MustNewRWMutex(c, linePath).AcquireWrite }},
+	{"write", func(c *zookeeper.Client) ask { return MustNewRWMutex(c, linePath).AcquireWrite }, func(c *zookeeper.Client) ask { return MustNewRWMutex(c, linePath).AcquireRead }},
 	{"semaphore", func(c *zookeeper.Client) ask { return semAsk(c, 3, 2) }, func(c *zookeeper.Client) ask { return semAsk(c, 3, 2) }},
 }
 

@@ -106,7 +106,7 @@ func TestRWMutexHistory(t *testing.T) {
 	t.Parallel()
 	r, h := newRig(t, 0), newHistory()
 	befall(r, h, 9, 12, 3, 4, func(p *chance, c *zookeeper.Client) {
-		m := NewRWMutex(c, linePath)
+		m := MustNewRWMutex(c, linePath)
 		kind := p.rng.IntN(6)
 		f, take, drop := ask(m.AcquireRead), takeRead, dropRead
 		switch kind {
@@ -159,7 +159,7 @@ func TestRWMutexGuardsARegister(t *testing.T) {
 		h.add(p.who, call, registerOp{}, v)
 	}
 	befall(r, h, 9, 12, 0, 4, func(p *chance, c *zookeeper.Client) {
-		m := NewRWMutex(c, linePath)
+		m := MustNewRWMutex(c, linePath)
 		write := p.rng.IntN(2) == 0
 		f := ask(m.AcquireRead)
 		if write {

@@ -77,7 +77,9 @@ type ask func(ctx context.Context) (*Lease, error)
 
 // semAsk is a call for n of a semaphore's permits.
 func semAsk(c *zookeeper.Client, permits, n int) ask {
-	return func(ctx context.Context) (*Lease, error) { return NewSemaphore(c, linePath, permits).Acquire(ctx, n) }
+	return func(ctx context.Context) (*Lease, error) {
+		return MustNewSemaphore(c, linePath, permits).Acquire(ctx, n)
+	}
 }
 
 // caller is somebody who has asked for a lock and waits for it.

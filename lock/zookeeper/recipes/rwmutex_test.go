@@ -71,7 +71,7 @@ func TestRWMutexExcludes(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for i, c := range crowd(t, 3) {
-		m := NewRWMutex(c, "/app/rw")
+		m := MustNewRWMutex(c, "/app/rw")
 		for j := range callers {
 			rng := rand.New(rand.NewPCG(uint64(i), uint64(j)))
 			wg.Go(func() {
@@ -116,7 +116,7 @@ func TestRWMutexExcludes(t *testing.T) {
 func TestRWMutexIsFair(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRWMutex(r.Client, linePath), NewRWMutex(r.Other, linePath)
+	a, b := MustNewRWMutex(r.Client, linePath), MustNewRWMutex(r.Other, linePath)
 	held := r.queue(bounded(t), a.AcquireWrite).granted()
 	r1 := r.queue(bounded(t), b.AcquireRead)
 	r2 := r.queue(bounded(t), a.AcquireRead)
@@ -156,7 +156,7 @@ func TestRWMutexIsFair(t *testing.T) {
 func TestRWMutexReaderBehindCancelledWriter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRWMutex(r.Client, linePath), NewRWMutex(r.Other, linePath)
+	a, b := MustNewRWMutex(r.Client, linePath), MustNewRWMutex(r.Other, linePath)
 	first := r.queue(bounded(t), a.AcquireRead).granted()
 	ctx, cancel := context.WithCancelCause(bounded(t))
 	gaveUp := errors.New("gave up")
@@ -183,7 +183,7 @@ func TestRWMutexReaderBehindCancelledWriter(t *testing.T) {
 func TestRWMutexTryAcquire(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRWMutex(r.Client, linePath), NewRWMutex(r.Other, linePath)
+	a, b := MustNewRWMutex(r.Client, linePath), MustNewRWMutex(r.Other, linePath)
 	must := func(f ask) *Lease {
 		t.Helper()
 		l, err := f(bounded(t))
@@ -216,7 +216,7 @@ func TestRWMutexTryAcquire(t *testing.T) {
 func TestRWMutexUpgradeIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.Client, linePath)
+	m := MustNewRWMutex(r.Client, linePath)
 	lease := r.queue(bounded(t), m.AcquireRead).granted()
 	if err := m.Upgrade(lease); !errors.Is(err, ErrUpgrade) {
 		t.Errorf("Upgrade() = %v, want %v", err, ErrUpgrade)

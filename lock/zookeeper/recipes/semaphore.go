@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -52,11 +53,25 @@ const permitsRole = "permits"
 
 // NewSemaphore returns the semaphore on an absolute path below the chroot. Missing parents are
 // made. The servers remove the path some time after its last use. The znode there keeps the
-// number of permits, see [ErrPermitsMismatch].
-func NewSemaphore(in zookeeper.Space, path string, permits int) *Semaphore {
-	sem := &Semaphore{newLineup(in, path), permits}
-	sem.ln.data, sem.ln.agreed = fmt.Appendf(nil, `{"permits":%d}`, permits), sem.agreed
-	return sem
+// number of permits, see [ErrPermitsMismatch]. The error is that of [NewMutex], or for fewer than one
+// permit.
+func NewSemaphore(in zookeeper.Space, path string, permits int) (*Semaphore, error) {
+	ln, err := newLineup(in, path)
+	if err != nil {
+		return nil, err
+	}
+	if permits < 1 {
+		return nil, fmt.Errorf("zookeeper: semaphore %s: %d permits, want 1 or more", ln.name, permits)
+	}
+	sem := &Semaphore{ln, permits}
+	ln.data, ln.agreed = fmt.Appendf(nil, `{"permits":%d}`, permits), sem.agreed
+	return sem, nil
+}
+
+// MustNewSemaphore is [NewSemaphore] for known-good wiring. It panics where NewSemaphore returns an
+// error.
+func MustNewSemaphore(in zookeeper.Space, path string, permits int) *Semaphore {
+	return held.Must(NewSemaphore(in, path, permits))
 }
 
 // Acquire waits for n permits. Retries and errors are those of [Mutex.Acquire]. The error wraps

@@ -27,7 +27,7 @@ func TestSemaphoreHistory(t *testing.T) {
 	const permits = 4
 	r, h := newRig(t, 0), newHistory()
 	befall(r, h, 9, 12, 3, 4, func(p *chance, c *zookeeper.Client) {
-		sem, n := NewSemaphore(c, linePath, permits), 1+p.rng.IntN(3)
+		sem, n := MustNewSemaphore(c, linePath, permits), 1+p.rng.IntN(3)
 		f := func(ctx context.Context) (*Lease, error) { return sem.Acquire(ctx, n) }
 		if p.rng.IntN(4) == 0 {
 			f = func(ctx context.Context) (*Lease, error) { return sem.TryAcquire(ctx, n) }

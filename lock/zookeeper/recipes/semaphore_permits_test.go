@@ -23,7 +23,7 @@ func (r *rig) wantMismatch(c *zookeeper.Client, permits int, words ...string) {
 	for name, f := range map[string]ask{
 		"Acquire": semAsk(c, permits, 1),
 		"TryAcquire": func(ctx context.Context) (*Lease, error) {
-			return NewSemaphore(c, linePath, permits).TryAcquire(ctx, 1)
+			return MustNewSemaphore(c, linePath, permits).TryAcquire(ctx, 1)
 		},
 	} {
 		l, err := f(bounded(r))
@@ -81,7 +81,7 @@ func TestSemaphorePermitsAreAgreedAtOnce(t *testing.T) {
 			for i := range 2 * each {
 				permits, c := 10+i%2, []*zookeeper.Client{r.Client, r.Other}[i/2%2]
 				wg.Go(func() {
-					l, err := NewSemaphore(c, linePath, permits).Acquire(bounded(t), 1)
+					l, err := MustNewSemaphore(c, linePath, permits).Acquire(bounded(t), 1)
 					mu.Lock()
 					defer mu.Unlock()
 					if err == nil {
@@ -161,7 +161,7 @@ func TestSemaphorePermitsWrittenMeanwhile(t *testing.T) {
 	create(t, r.Raw, r.Config.Chroot+linePath, zk.FlagPersistent)
 	late := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`{"permits":3}`)))
 	c := r.call(bounded(t), func(ctx context.Context) (*Lease, error) {
-		return NewSemaphore(r.Client, linePath, 3).TryAcquire(ctx, 1)
+		return MustNewSemaphore(r.Client, linePath, 3).TryAcquire(ctx, 1)
 	})
 	await(t, "held write", late.Held())
 	held := r.call(bounded(t), semAsk(r.Other, 5, 1)).granted()
@@ -180,15 +180,12 @@ func TestSemaphoreTryAtAPathWithoutANumber(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	create(t, r.Raw, r.Config.Chroot+linePath, zk.FlagPersistent)
-	l, err := NewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1)
+	l, err := MustNewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1)
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v", err)
 	}
 	recipetest.Release(r, l)
 	r.wantClean(r.Client)
-	if them, err := NewSemaphore(r.Client, "no path", 3).Participants(bounded(t)); err == nil {
-		t.Errorf("Participants() of no path = %v, want an error", them)
-	}
 }
 
 // A lost reply when the number is written, and one that says it is refused.
@@ -206,7 +203,7 @@ func TestSemaphoreLostPermits(t *testing.T) {
 	if _, err := r.Raw.Create(r.Config.Chroot+"/closed", nil, 0, zk.WorldACL(zk.PermAll&^zk.PermWrite)); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := NewSemaphore(r.Client, "/closed", 3).TryAcquire(bounded(t), 1); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, zk.ErrNoAuth) {
+	if l, err := MustNewSemaphore(r.Client, "/closed", 3).TryAcquire(bounded(t), 1); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, zk.ErrNoAuth) {
 		t.Errorf("TryAcquire() = %v, %v; want %v", l, err, zk.ErrNoAuth)
 	}
 }

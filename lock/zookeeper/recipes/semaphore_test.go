@@ -61,7 +61,7 @@ func TestSemaphoreNeverExceedsItsPermits(t *testing.T) {
 	var wg sync.WaitGroup
 	clients := []*zookeeper.Client{r.Client, r.Other, open(t, r.Config)}
 	for i, c := range clients {
-		sem := NewSemaphore(c, linePath, permits)
+		sem := MustNewSemaphore(c, linePath, permits)
 		for j := range callers {
 			rng := rand.New(rand.NewPCG(uint64(i), uint64(j)))
 			wg.Go(func() {
@@ -146,7 +146,7 @@ func TestSemaphoreWeights(t *testing.T) {
 	big := r.queue(bounded(t), semAsk(r.Client, 3, 3))
 	small := r.queue(bounded(t), semAsk(r.Other, 3, 1))
 	recipetest.Release(r, two)
-	if l, err := NewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1); !errors.Is(err, driver.ErrLocked) {
+	if l, err := MustNewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1); !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("TryAcquire() past those who wait = %v, %v; want ErrLocked", l, err)
 	}
 	big.wantWaiting()
@@ -156,7 +156,7 @@ func TestSemaphoreWeights(t *testing.T) {
 	small.wantWaiting()
 	recipetest.Release(r, l)
 	l = small.granted()
-	two, err := NewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 2)
+	two, err := MustNewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 2)
 	if err != nil {
 		t.Fatalf("TryAcquire() of what is free = %v", err)
 	}
@@ -171,8 +171,8 @@ func TestSemaphoreWeights(t *testing.T) {
 func TestSemaphoreRefusesWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	for _, tt := range []struct{ permits, n int }{{3, 0}, {3, -1}, {3, 4}, {0, 1}, {-1, 1}} {
-		sem := NewSemaphore(r.Client, linePath, tt.permits)
+	for _, tt := range []struct{ permits, n int }{{3, 0}, {3, -1}, {3, 4}} {
+		sem := MustNewSemaphore(r.Client, linePath, tt.permits)
 		for name, f := range map[string]func(context.Context, int) (*Lease, error){"Acquire": sem.Acquire, "TryAcquire": sem.TryAcquire} {
 			l, err := f(bounded(t), tt.n)
 			if l != nil || err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d permits", tt.n)) {

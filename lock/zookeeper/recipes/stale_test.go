@@ -13,7 +13,7 @@ import (
 func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, q := NewMutex(r.Client, "/m"), queue.New(r.Client, "/q")
+	m, q := MustNewMutex(r.Client, "/m"), queue.MustNew(r.Client, "/q")
 	for i := range 20 {
 		want := fmt.Sprint(i)
 		if _, err := q.Offer(bounded(t), []byte(want)); err != nil {
@@ -22,7 +22,7 @@ func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
 		if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != want {
 			t.Fatalf("Peek() = %q, %v; want %q", e.Data, err, want)
 		}
-		holder, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
+		holder, err := MustNewMutex(r.Other, "/m").Acquire(bounded(t))
 		if err != nil {
 			t.Fatalf("Acquire() = %v", err)
 		}
@@ -35,7 +35,7 @@ func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
 			waiter <- err
 		}()
 		until(t, "waiter in line", func() bool {
-			all, err := NewMutex(r.Other, "/m").Participants(bounded(t))
+			all, err := MustNewMutex(r.Other, "/m").Participants(bounded(t))
 			return err == nil && len(all) == 2
 		})
 		r.Proxy.Lag(func(testserver.Request) bool { return true })

@@ -24,7 +24,7 @@ func still(t testing.TB) (r *rig, clock *leaseclock.Manual) {
 func TestSuspendedHoldIsTold(t *testing.T) {
 	t.Parallel()
 	r, clock := still(t)
-	hold, err := NewReentrantMutex(r.Client, "/m").Acquire(bounded(t), "owner")
+	hold, err := MustNewReentrantMutex(r.Client, "/m").Acquire(bounded(t), "owner")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestSuspendedWhileQueueingUp(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			r, clock := still(t)
-			m := NewMutex(r.Client, "/m")
+			m := MustNewMutex(r.Client, "/m")
 			l, err := m.Acquire(bounded(t)) // which makes the parent
 			if err != nil {
 				t.Fatal(err)

@@ -31,22 +31,22 @@ func leaseOf[L interface {
 // recipes of this package, and what a caller waits for behind them.
 func recipesOfOneLine() map[string]struct{ holds, wants wait } {
 	mutex := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
-		return leaseOf(NewMutex(c, linePath).Acquire(ctx))
+		return leaseOf(MustNewMutex(c, linePath).Acquire(ctx))
 	}
 	reentrant := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
-		return leaseOf(NewReentrantMutex(c, linePath).Acquire(ctx, "owner"))
+		return leaseOf(MustNewReentrantMutex(c, linePath).Acquire(ctx, "owner"))
 	}
 	read := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
-		return leaseOf(NewRWMutex(c, linePath).AcquireRead(ctx))
+		return leaseOf(MustNewRWMutex(c, linePath).AcquireRead(ctx))
 	}
 	write := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
-		return leaseOf(NewRWMutex(c, linePath).AcquireWrite(ctx))
+		return leaseOf(MustNewRWMutex(c, linePath).AcquireWrite(ctx))
 	}
 	permits := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
 		return leaseOf(semAsk(c, 2, 2)(ctx))
 	}
 	campaign := func(ctx context.Context, c *zookeeper.Client) (driver.Lease, error) {
-		return leaseOf(NewElection(c, linePath, "candidate").Campaign(ctx))
+		return leaseOf(MustNewElection(c, linePath, "candidate").Campaign(ctx))
 	}
 	return map[string]struct{ holds, wants wait }{
 		"mutex": {mutex, mutex}, "reentrant mutex": {reentrant, reentrant}, "semaphore": {permits, permits}, "election": {campaign, campaign},

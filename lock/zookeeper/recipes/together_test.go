@@ -18,7 +18,7 @@ func TestMutexPlacesOfOneTransactionHaveTheirOwnFences(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			m := NewMutex(r.Client, "/m")
+			m := MustNewMutex(r.Client, "/m")
 			before, err := m.Acquire(bounded(t))
 			if err != nil {
 				t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 // asks are the calls for a lock that look at the line in different ways.
 func (r *rig) asks() map[string]ask {
-	m, rw, sem := NewMutex(r.Client, linePath), NewRWMutex(r.Client, linePath), NewSemaphore(r.Client, linePath, 2)
+	m, rw, sem := MustNewMutex(r.Client, linePath), MustNewRWMutex(r.Client, linePath), MustNewSemaphore(r.Client, linePath, 2)
 	return map[string]ask{
 		"Mutex.Acquire": m.Acquire, "Mutex.TryAcquire": m.TryAcquire,
 		"RWMutex.AcquireRead": rw.AcquireRead, "RWMutex.TryAcquireRead": rw.TryAcquireRead,
@@ -90,7 +90,7 @@ func TestFirstLook(t *testing.T) {
 func TestTryLooksAgainAfterItsWait(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	ln := newLineup(r.Client, linePath)
+	ln := MustNewMutex(r.Client, linePath).ln
 	var places [2]*Lease
 	for i := range places {
 		l, err := ln.enqueue(bounded(t), sessionOf(r.Client), exclusive, nil)
@@ -143,7 +143,7 @@ func TestLeavingPlaceWhoseClaimIsGone(t *testing.T) {
 func TestGivenUpInACrowd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	sem := NewSemaphore(r.Client, linePath, 1)
+	sem := MustNewSemaphore(r.Client, linePath, 1)
 	l, err := sem.ln.enqueue(bounded(t), sessionOf(r.Client), permitsRole+"1", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestGivenUpInACrowd(t *testing.T) {
 func TestRefusedTryIsNoUseOfTheLine(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewMutex(r.Client, linePath)
+	m := MustNewMutex(r.Client, linePath)
 	l := r.call(bounded(t), m.TryAcquire).granted()
 	if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) {
 		t.Fatalf("TryAcquire() = %v, %v, want %v", l, err, driver.ErrLocked)
@@ -182,7 +182,7 @@ func TestGivenUpInACrowdAfterASuspension(t *testing.T) {
 	t.Parallel()
 	r, clock := still(t)
 	holder := r.queue(bounded(t), semAsk(r.Other, 1, 1)).granted()
-	sem := NewSemaphore(r.Client, linePath, 1)
+	sem := MustNewSemaphore(r.Client, linePath, 1)
 	l, err := sem.ln.enqueue(bounded(t), sessionOf(r.Client), permitsRole+"1", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -49,10 +49,14 @@ next.`,
 				return err
 			}
 			return c.zookeeper.With(cmd.Context(), func(client *zookeeper.Client) error {
-				if observe {
-					return c.observe(cmd.Context(), recipes.NewElection(client, args[0], ""))
+				if !observe {
+					return c.stand(cmd.Context(), client, args[0], args[1])
 				}
-				return c.stand(cmd.Context(), client, args[0], args[1])
+				election, err := recipes.NewElection(client, args[0], "")
+				if err != nil {
+					return err
+				}
+				return c.observe(cmd.Context(), election)
 			})
 		},
 	}
@@ -67,7 +71,11 @@ type election struct {
 
 // stand is a candidate, and leader once elected, until ctx ends.
 func (c *election) stand(ctx context.Context, client *zookeeper.Client, path, name string) error {
-	leader, err := recipes.NewElection(client, path, name).Campaign(ctx)
+	election, err := recipes.NewElection(client, path, name)
+	if err != nil {
+		return err
+	}
+	leader, err := election.Campaign(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil: // it was told to stop
 		return nil

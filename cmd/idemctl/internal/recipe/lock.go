@@ -44,7 +44,10 @@ without --shared.
 				return err
 			}
 			return c.hold(cmd.Context(), "lock on "+path, argv, func(ctx context.Context, client *zookeeper.Client) (*recipes.Lease, error) {
-				m := recipes.NewRWMutex(client, path)
+				m, err := recipes.NewRWMutex(client, path)
+				if err != nil {
+					return nil, err
+				}
 				if shared {
 					return w.get(ctx, m.AcquireRead, m.TryAcquireRead)
 				}
@@ -85,7 +88,10 @@ another one.
 				return cli.WrongUse("semaphore needs --permits, of 1 or more")
 			}
 			return c.hold(cmd.Context(), "semaphore "+path, argv, func(ctx context.Context, client *zookeeper.Client) (*recipes.Lease, error) {
-				sem := recipes.NewSemaphore(client, path, permits)
+				sem, err := recipes.NewSemaphore(client, path, permits)
+				if err != nil {
+					return nil, err
+				}
 				return w.get(ctx, one(sem.Acquire), one(sem.TryAcquire))
 			})
 		},

@@ -46,7 +46,11 @@ func (c *queues) with(ctx context.Context, path string, f func(*queue.Queue) err
 		return err
 	}
 	return c.zookeeper.With(ctx, func(client *zookeeper.Client) error {
-		if err := f(queue.New(client, path)); err != nil {
+		q, err := queue.New(client, path)
+		if err == nil {
+			err = f(q)
+		}
+		if err != nil {
 			return fmt.Errorf("queue %s: %w", path, err)
 		}
 		return nil

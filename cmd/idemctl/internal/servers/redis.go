@@ -40,7 +40,7 @@ func (r *Redis) WitnessPath() string { return cmp.Or(r.witness, redisstore.Witne
 
 // Witness is the znode at WitnessPath.
 func (r *Redis) Witness(client *zookeeper.Client) *recipes.Register {
-	return recipes.NewRegister(client, r.WitnessPath())
+	return recipes.Registers(client)(r.WitnessPath())
 }
 
 // Domains are the lock domains of Redis's locks, one for each shard, "" for a shard without locks

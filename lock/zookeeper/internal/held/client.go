@@ -2,6 +2,7 @@ package held
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -57,6 +58,28 @@ func (c *Client) Ephemeral(path string, data []byte) *zk.CreateRequest {
 // ClientOf returns the client below a zookeeper.Space, and the prefix of all paths. Package zookeeper
 // sets it when the program starts. Users of the library could call a method.
 var ClientOf func(space any) (c *Client, prefix string)
+
+// Locate returns the client below a zookeeper.Space, the path as users of the space know it, and the
+// path with the chroot. The error is for a space without a client, and for a path that cannot be.
+func Locate(space any, path string) (c *Client, name, full string, err error) {
+	var prefix string
+	if space != nil {
+		c, prefix = ClientOf(space)
+	}
+	if c == nil {
+		return nil, "", "", errors.New("zookeeper: no client: use one that zookeeper.Open returned, or a namespace of it")
+	}
+	name = prefix + path
+	return c, name, c.Chroot + name, CheckPath("path", name, false)
+}
+
+// Must returns v, or panics if there is an error. It is for constructors whose arguments are constants.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
 
 // CheckPath accepts absolute paths like /a/b, without empty or relative elements.
 func CheckPath(name, path string, optional bool) error {
