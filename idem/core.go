@@ -54,8 +54,8 @@ type owner interface {
 	watch(ctx context.Context, lost context.CancelCauseFunc)
 }
 
-// claim is the ownership of a key whose attempt is in doubt. Until giveBack, nobody else with a claim
-// decides about it.
+// claim is the right to settle the attempt of a key that is in doubt. Under a lock nobody else has one
+// until giveBack. In joined mode others may, and the compare-and-set of the record decides.
 type claim interface {
 	owner
 	// record reads what is known of the key, now that it is ours. A record with an error is what is

@@ -205,7 +205,11 @@ func (m *lockMode) lostFence(ctx context.Context, r *request, lease *held) bool 
 		return false
 	}
 	rec, err := m.read(ctx, r)
-	if err != nil || !lease.Fence().Before(rec.Attempt.Fence) {
+	if err != nil {
+		return false
+	}
+	r.open = r.open || used(rec.State) // the request starts over, and may not read as much again
+	if !lease.Fence().Before(rec.Attempt.Fence) {
 		return false
 	}
 	renewed, err := m.renewDomain(ctx, r, rec.Attempt.Fence)

@@ -88,12 +88,13 @@ func (m *joinedMode) attempt(ctx context.Context, r *request, rec driver.Record,
 		m.endFirst(r, res)
 		return res, err
 	}
-	defer run.release(detached)
 	if !m.work.startHandler() {
+		defer run.release(detached)
 		_ = m.callRollback(detached, run) // without an answer the database ends it with its connection
 		return nil, refuse(CodeUnavailable, errClosed)
 	}
 	defer m.work.endHandler()
+	defer run.release(detached) // first, because Close must not call the key free before
 	// Step 6: run the handler.
 	m.execute(detached, run.run, transaction{run.tx}, h, func() { _, _ = m.rollBack(detached, run, errPanic) })
 	// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run

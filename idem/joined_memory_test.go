@@ -32,6 +32,7 @@ type book struct {
 	onRollback func()
 	onProbe    func() error
 	onSettle   func() error
+	onRelease  func()
 }
 
 func newBook() *book {
@@ -207,6 +208,9 @@ func (tx *bookTx) Rollback(context.Context) error {
 
 // Release frees the key of a transaction that the handler had ended.
 func (tx *bookTx) Release(context.Context) {
+	if tx.ledger.onRelease != nil {
+		tx.ledger.onRelease()
+	}
 	tx.count(&tx.releases)
 	_ = tx.end(nil)
 }

@@ -48,7 +48,8 @@ func (c *core) found(ctx context.Context, r *request, claim claim, rec driver.Re
 // to an open attempt, and the next round settles it.
 func (r *request) startsFrom(rec *driver.Record) (open *driver.Attempt, bound driver.Fingerprint) {
 	if rec.State.Open() && r.Policy.RunsAgain(rec.Attempt) {
-		return &rec.Attempt, rec.Fingerprint
+		from := rec.Attempt // the store may still read it when rec has changed
+		return &from, rec.Fingerprint
 	}
 	return nil, r.fingerprint
 }
