@@ -12,7 +12,7 @@ type held struct {
 	driver.Lease
 	mode       *lockMode
 	nonce      driver.Nonce // under which it was taken, and of the attempt that begins under it
-	handedOver bool         // it is released, or will be by a later step or in the background
+	handedOver bool         // whoever sets it has released the lock, or will; letGo leaves it alone then
 }
 
 // letGo releases the lock in the background, unless another step does or has.
