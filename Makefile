@@ -66,7 +66,7 @@ BESIDE  := bench deploy examples/stripe examples/frameworks examples/jobs exampl
 MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
 # These take longest, so that make test begins with them.
-LONGEST := ./tests ./tokenstore/sql ./tokenstore/redis
+LONGEST := ./tokenstore/sql ./tests/faults ./tests/clients ./tests/chaos ./tests/idemctl ./tokenstore/redis
 
 # What make cover looks at: the library without its drivers of tests and its generated code.
 CORE  ?= ./idem ./tokenstore/... ./lock/... ./middleware/... ./sweeper ./fence
@@ -111,7 +111,7 @@ microbench: ## run the benchmarks of the packages, ROUNDS times
 
 .PHONY: chaos
 chaos: servers ## break real processes and servers under load, RUNS times for RUN in each configuration (CONFIG=name picks some); lines "FIGURE name value"
-	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$/$(if $(CONFIG),^($(CONFIG)))' ./tests
+	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$/$(if $(CONFIG),^($(CONFIG)))' ./tests/chaos
 
 .PHONY: api
 api: servers ## validate the sample's answers against its openapi.json, and run its collection of requests, with grpcurl too
@@ -178,7 +178,7 @@ golangci: $(GOLANGCI)
 
 .PHONY: imports
 imports:
-	$(GO) test tests/imports_test.go # the one file, because the package takes a minute to build
+	$(GO) test tests/repository/imports_test.go # the one file, because the package takes long to build
 
 .PHONY: vulncheck
 vulncheck:

@@ -1,0 +1,17 @@
+// Package idemctl runs idemctl as a shell does, on a live system: its locks, elections and queues, records and their
+// decisions, and doctor.
+package idemctl
+
+import (
+	"os"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(tellsSignals) != "" {
+		os.Exit(tellSignals())
+	}
+	os.Exit(kit.Main(m))
+}

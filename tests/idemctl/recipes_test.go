@@ -1,0 +1,67 @@
+package idemctl
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+)
+
+// wantExitLine fails the test unless a command ended with this exit code and one line of
+// idemctl's that holds all parts.
+func wantExitLine(t testing.TB, what string, got kit.Result, code int, parts ...string) {
+	t.Helper()
+	_, line, ok := strings.Cut(got.Stderr, "idemctl: ") // a shell may have said something before
+	if got.Code != code || !ok || strings.Count(line, "\n") != 1 || !kit.HoldsAll(line, parts) {
+		t.Errorf("%s: exit code %d, %q, want %d and a line with %q", what, got.Code, got.Stderr, code, parts)
+	}
+}
+
+// wantOutput fails the test unless a command ended with 0, printed this and
+// complained of nothing.
+func wantOutput(t testing.TB, what string, got kit.Result, stdout string) {
+	t.Helper()
+	if got.Code != 0 || got.Stdout != stdout || got.Stderr != "" {
+		t.Errorf("%s = %q, %q, exit code %d, want %q and 0", what, got.Stdout, got.Stderr, got.Code, stdout)
+	}
+}
+
+// waitForPlaces waits until n clients are in line at a path.
+func waitForPlaces(s *kit.System, path string, n int) {
+	s.T.Helper()
+	conn := s.ZooKeeper()
+	kit.Eventually(s.T, fmt.Sprintf("%d in line", n), func() error {
+		if len(s.Children(conn, s.Chroot+path)) != n {
+			return kit.ErrNotYet
+		}
+		return nil
+	})
+	conn.Close()
+}
+
+func TestHelpOfTheRecipesHasExamples(t *testing.T) {
+	t.Parallel()
+	r := kit.ZooKeeperOnly(t, nil)
+	for _, name := range []string{"lock", "semaphore", "elect", "queue", "queue offer", "queue peek", "queue poll", "queue len"} {
+		got := r.RunIdemctl(append(strings.Fields(name), "--help")...)
+		if got.Code != 0 || got.Stderr != "" || !strings.Contains(got.Stdout, "Examples:\n") || strings.Count(got.Stdout, " "+name+" ") < 2 {
+			t.Errorf("%s --help: exit code %d, %q, want examples in:\n%s", name, got.Code, got.Stderr, got.Stdout)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	r := kit.ZooKeeperOnly(t, nil)
+	got := r.RunIdemctl("completion", "bash")
+	check := exec.Command("bash", "-n")
+	check.Stdin = strings.NewReader(got.Stdout)
+	if out, err := check.CombinedOutput(); err != nil || got.Code != 0 || !strings.Contains(got.Stdout, "idemctl") {
+		t.Errorf("completion bash: exit code %d, %q; bash -n says %v, %s", got.Code, got.Stderr, err, out)
+	}
+	if got := r.RunIdemctl("__complete", "queue", "p"); got.Code != 0 || !strings.Contains(got.Stdout, "peek") || !strings.Contains(got.Stdout, "poll") {
+		t.Errorf("completion of \"queue p\" = %q, exit code %d, want peek and poll", got.Stdout, got.Code)
+	}
+}

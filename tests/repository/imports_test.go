@@ -1,0 +1,338 @@
+package repository
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/idemkeeper/idemkeeper"
+
+// layers are the folders of the module, the lowest first. A package imports its own
+// folder and the layers below. Where two entries match, the longer one counts. So
+// adapters are chosen one by one, no import ships a server or a command to the
+// users of the library, and what two folders share lies below both.
+var layers = [][]string{
+	{"internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint", "tokenstore/sql/dialect"},
+	{"internal/sqldialect"},
+	{"internal/redisserver"},
+	{"internal/redisscript", "internal/redispipe"},
+	{"idem/internal"},
+	{"idem/driver"},
+	{"idem/driver/rules", "idem/telemetry"},
+	{"idem"},
+	{"internal/operate", "internal/routes"},
+	{"middleware/internal", "middleware/grpc/proto", "lock/zookeeper/internal/wire", "lock/zookeeper/internal/listener"},
+	{"middleware/exchange", "lock/zookeeper/internal/session"},
+	{"lock/zookeeper/internal"},
+	{"lock/memory", "lock/redis", "lock/zookeeper", "tokenstore/memory", "tokenstore/redis", "tokenstore/sql", "tokenstore/sealed",
+		"middleware/http", "middleware/gin", "middleware/grpc", "sweeper", "fence"},
+	{"lock/zookeeper/recipes", "lock/zookeeper/queue", "internal/database", "observe"},
+	{"idem/idemtest", "middleware/grpc/internal/testproto", "console", "observe/prometheus"},
+	{"middleware/exchange/exchangetest"},
+	{"middleware/grpc/grpctest"},
+	{"internal/test/testserver", "internal/test/documents", "internal/test/scratch"},
+	{"internal/tools"},
+	{"lock/zookeeper/internal/zktest"},
+	{"lock/zookeeper/internal/recipetest"},
+	{"cmd/idemctl/internal/cli"},
+	{"cmd/idemctl/internal/servers", "cmd/idemctl/internal/answer"},
+	{"cmd/idemctl/internal/record", "cmd/idemctl/internal/store", "cmd/idemctl/internal/token", "cmd/idemctl/internal/recipe", "cmd/idemctl/internal/doctor"},
+	{"cmd", "example-payments", "examples/clients"},
+	{"internal/test/kit"},
+	{"tests", "bench"},
+}
+
+const belowOnly = "a package knows the packages below it, and those above it not at all"
+
+// Words for whole groups of packages in the rules.
+const (
+	standardLibrary = "the standard library"
+	thisModule      = "this module"
+)
+
+// onlyRules say what a folder may import.
+var onlyRules = []struct {
+	from   string
+	tests  bool // holds for test files too
+	only   []string
+	reason string
+}{
+	{"idem", false, []string{standardLibrary, "idem"},
+		"an adopter of the engine takes on no dependency but those of the chosen adapters, and the guarantee can be reviewed in one place"},
+	{"idem", true, []string{standardLibrary, thisModule, "go.uber.org/goleak"},
+		"the engine is tested against every failure in memory; a client library would hide what the interfaces leave out"},
+	{"sweeper", false, []string{standardLibrary, "idem", "internal/routes", "sweeper"},
+		"the sweeper works with every store and lock service through interfaces"},
+	{"console", false, []string{standardLibrary, "idem", "internal/operate", "internal/routes", "sweeper", "console"},
+		"any service mounts the console, whatever its lock, store and framework"},
+	{"observe/prometheus", false, []string{standardLibrary, "observe", "go.opentelemetry.io/otel", "github.com/prometheus"},
+		"it adds an exporter to observe, and nothing else"},
+	{"observe", false, []string{standardLibrary, "idem", "sweeper", "observe", "go.opentelemetry.io/otel", "github.com/prometheus"},
+		"the library works without a way to log, and a way to log works without the adapters"},
+	{"internal/test/testserver", false, []string{standardLibrary, "internal/test/testserver", "github.com/redis"},
+		"a fault that the library and its test servers share would never show"},
+}
+
+// sqlDrivers are the drivers of the databases that tokenstore/sql knows.
+var sqlDrivers = []string{"github.com/jackc/pgx", "github.com/go-sql-driver", "modernc.org/sqlite"}
+
+// confinedRules say which folders may import a package.
+var confinedRules = []struct {
+	packages []string
+	tests    bool // holds for test files too
+	to       []string
+	reason   string
+}{
+	{[]string{"github.com/gin-gonic"}, false, []string{"middleware/gin", "example-payments"},
+		"users of net/http or gRPC must not download Gin"},
+	{[]string{"github.com/gin-gonic"}, true, []string{"middleware/gin", "tokenstore/sql", "example-payments"},
+		"users of net/http or gRPC must not download Gin"},
+	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "cmd/idemctl", "example-payments", "internal/test/kit", "tests", "bench"},
+		"users of net/http or Gin must not download gRPC"},
+	{[]string{"github.com/redis"}, true, []string{"tokenstore/redis", "lock/redis", "internal/redisscript", "internal/redispipe", "internal/redisserver", "example-payments", "cmd", "internal/test", "tests", "bench"},
+		"a service without Redis must not link its client"},
+	{[]string{"github.com/go-zookeeper"}, true, []string{"lock/zookeeper", "internal/test", "tests", "bench"},
+		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},
+	{sqlDrivers, false, []string{"tokenstore/sql/pgx", "internal/database", "example-payments", "cmd", "tests", "bench"},
+		"the application chooses the SQL driver that it links"},
+	{sqlDrivers, true, []string{"tokenstore/sql", "internal/sqldialect", "internal/database", "internal/test/testserver", "example-payments", "cmd", "tests", "bench"},
+		"only packages that speak SQL are tested on a database"},
+	{[]string{"github.com/spf13"}, true, []string{"cmd"},
+		"a command line is no part of a library"},
+	{[]string{"internal/database"}, false, []string{"internal/database", "cmd", "example-payments", "internal/test/scratch", "tests", "bench"},
+		"it links every SQL driver"},
+	{[]string{"observe"}, false, []string{"observe", "cmd", "example-payments", "tests", "bench"},
+		"a service chooses itself how it logs"},
+	{[]string{"go.opentelemetry.io", "github.com/prometheus"}, true, []string{"observe", "example-payments", "tests", "bench"},
+		"a service chooses itself how it is measured"},
+	{[]string{"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters", "go.opentelemetry.io/contrib", "github.com/prometheus"}, false,
+		[]string{"observe/prometheus", "example-payments"}, "a service chooses its own providers and exporters"},
+	{[]string{"go.uber.org/goleak", "github.com/alicebob"}, false, nil,
+		"a service must not link the libraries of tests"},
+	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/grpctest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"}, false,
+		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/grpctest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"},
+		"a service must not link the support of tests"},
+	{[]string{"internal/test"}, false, []string{"internal/test", "internal/tools", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest", "tests", "bench"},
+		"what only tests share lies below internal/test, and neither the library nor a program uses it"},
+}
+
+// brokenRules returns the reason of each rule that an import breaks. Paths within
+// the module are relative to it.
+func brokenRules(from, to string, test bool) (reasons []string) {
+	here, there := layerOf(from), layerOf(to)
+	if !test && there.depth >= 0 && here.folder != there.folder && here.depth <= there.depth {
+		reasons = append(reasons, belowOnly)
+	}
+	for _, r := range onlyRules {
+		if within(from, r.from) && (r.tests || !test) && !inGroups(to, r.only) {
+			reasons = append(reasons, r.reason)
+		}
+	}
+	for _, r := range confinedRules {
+		if within(to, r.packages...) && (r.tests || !test) && !within(from, r.to...) {
+			reasons = append(reasons, r.reason)
+		}
+	}
+	return reasons
+}
+
+// layer is where a folder stands in the table of layers.
+type layer struct {
+	folder string
+	depth  int // from the lowest one, or -1 for a package outside of the table
+}
+
+func layerOf(path string) layer {
+	found := layer{depth: -1}
+	for depth, folders := range layers {
+		for _, f := range folders {
+			if within(path, f) && len(f) > len(found.folder) {
+				found = layer{f, depth}
+			}
+		}
+	}
+	return found
+}
+
+func inGroups(path string, groups []string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	ours := layerOf(path).depth >= 0
+	return within(path, groups...) || slices.Contains(groups, thisModule) && ours ||
+		slices.Contains(groups, standardLibrary) && !ours && !strings.Contains(first, ".")
+}
+
+// within reports whether path is one of the folders or below one.
+func within(path string, folders ...string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return path == f || strings.HasPrefix(path, f+"/") })
+}
+
+// goPackage is what go list says of a package.
+type goPackage struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func relative(path string) string { return strings.TrimPrefix(path, module+"/") }
+
+func TestImports(t *testing.T) {
+	t.Parallel()
+	for _, p := range listPackages(t) {
+		from := relative(p.ImportPath)
+		if layerOf(from).depth < 0 && from != module {
+			t.Errorf("the table of layers does not name %s", from)
+		}
+		for test, imports := range map[bool][]string{false: p.Imports, true: slices.Concat(p.TestImports, p.XTestImports)} {
+			slices.Sort(imports)
+			for _, to := range slices.Compact(imports) {
+				for _, reason := range brokenRules(from, relative(to), test) {
+					t.Errorf("%s imports %s (in a test file: %v), but %s", from, relative(to), test, reason)
+				}
+			}
+		}
+	}
+}
+
+// TestImportsAreDocumented wants a line in docs/dependencies.md for each module
+// that is imported.
+func TestImportsAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/dependencies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range listPackages(t) {
+		for _, to := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if to = relative(to); !inGroups(to, []string{standardLibrary, thisModule}) && !documented(string(text), to) {
+				t.Errorf("%s imports %s, of which docs/dependencies.md has no line", relative(p.ImportPath), to)
+			}
+		}
+	}
+}
+
+// documented looks for the module of a package: in backquotes, its path is a
+// prefix of the package's.
+func documented(text, path string) bool {
+	for i, quoted := range strings.Split(text, "`") {
+		if i%2 == 1 && strings.Contains(quoted, "/") && within(path, quoted) {
+			return true
+		}
+	}
+	return false
+}
+
+// Each rule notices the imports that it bans.
+func TestImportsRulesNotice(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		from, to string
+		test     bool   // imported by a test file
+		reason   string // "" where the import is allowed
+	}{
+		{"idem", "github.com/google/uuid", false, "an adopter of the engine"},
+		{"idem", "golang.org/x/sync/errgroup", false, "an adopter of the engine"},
+		{"idem", "lock/memory", false, belowOnly},
+		{"idem", "github.com/google/uuid", true, "the engine is tested"},
+		{"idem", "lock/memory", true, ""},
+		{"idem", "go.uber.org/goleak", true, ""},
+		{"idem", "crypto/sha256", false, ""},
+		{"idem/idemtest", "idem", false, ""},
+		{"idem/idemtest", "internal/test/testserver", false, belowOnly},
+		{"sweeper", "lock/zookeeper", false, "the sweeper works"},
+		{"observe", "sweeper", false, ""},
+		{"observe", "lock/redis", false, "the library works without"},
+		{"observe", "go.opentelemetry.io/otel/trace", false, ""},
+		{"observe", "go.opentelemetry.io/otel/sdk/metric", false, "its own providers"},
+		{"observe", "go.opentelemetry.io/otel/sdk/metric", true, ""},
+		{"middleware/http", "go.opentelemetry.io/otel", true, "how it is measured"},
+		{"sweeper", "observe", false, "the sweeper works"},
+		{"middleware/gin", "middleware/http", false, belowOnly},
+		{"middleware/gin", "lock/memory", false, belowOnly},
+		{"lock/redis", "tokenstore/redis", false, belowOnly},
+		{"lock/zookeeper", "lock/zookeeper/recipes", false, belowOnly},
+		{"lock/zookeeper/internal/session", "lock/zookeeper", false, belowOnly},
+		{"lock/zookeeper/internal/session", "lock/zookeeper/internal/held", false, belowOnly},
+		{"lock/zookeeper/internal/session", "idem", false, ""},
+		{"lock/zookeeper/recipes", "lock/zookeeper", false, ""},
+		{"lock/zookeeper/queue", "lock/zookeeper/recipes", false, belowOnly},
+		{"middleware/gin", "middleware/internal/body", false, ""},
+		{"middleware/http", "lock/memory", true, ""},
+		{"middleware/exchange/exchangetest", "lock/memory", false, ""},
+		{"middleware/internal/exchange", "lock/memory", false, belowOnly},
+		{"middleware/http", "middleware/exchange/exchangetest", false, "the support of tests"},
+		{"middleware/http", "middleware/exchange/exchangetest", true, ""},
+		{"middleware/grpc", "middleware/grpc/grpctest", false, "the support of tests"},
+		{"middleware/grpc/grpctest", "middleware/exchange/exchangetest", false, ""},
+		{"cmd/idemctl", "idem/idemtest", false, "the support of tests"},
+		{"cmd/idemctl", "cmd/idemctl/internal/record", false, ""},
+		{"cmd/idemctl/internal/record", "cmd/idemctl/internal/servers", false, ""},
+		{"cmd/idemctl/internal/record", "cmd/idemctl/internal/store", false, belowOnly},
+		{"middleware/http", "example-payments/ledger", false, belowOnly},
+		{"tokenstore/redis", "cmd/idemctl", false, belowOnly},
+		{"tokenstore/redis", "internal/test/testserver", true, ""},
+		{"tokenstore/redis", "internal/test/testserver", false, "what only tests share"},
+		{"cmd/idemctl", "internal/test/documents", false, "what only tests share"},
+		{"internal/database", "internal/test/testserver", true, ""},
+		{"internal/tools/changes", "internal/test/testserver", false, ""},
+		{"tokenstore/redis", "observe", false, "a service chooses itself"},
+		{"internal/test/testserver", "idem", false, "would never show"},
+		{"middleware/http", "github.com/gin-gonic/gin", true, "must not download Gin"},
+		{"middleware/gin", "github.com/gin-gonic/gin/binding", false, ""},
+		{"middleware/http", "google.golang.org/grpc/codes", false, "must not download gRPC"},
+		{"middleware/grpc", "google.golang.org/grpc/codes", false, ""},
+		{"tests", "google.golang.org/grpc/codes", true, ""},
+		{"lock/zookeeper", "github.com/redis/go-redis/v9", true, "without Redis"},
+		{"tokenstore/redis", "github.com/redis/go-redis/v9", false, ""},
+		{"cmd/idemctl", "github.com/go-zookeeper/zk", false, "swaps sessions"},
+		{"lock/zookeeper", "github.com/go-zookeeper/zk", false, ""},
+		{"tokenstore/redis", "modernc.org/sqlite", true, "tested on a database"},
+		{"tokenstore/sql", "modernc.org/sqlite", true, ""},
+		{"tokenstore/sql", "github.com/go-sql-driver/mysql", false, "the SQL driver"},
+		{"tokenstore/sql", "github.com/jackc/pgx/v5/pgconn", false, "the SQL driver"},
+		{"tokenstore/sql", "tokenstore/redis", false, belowOnly},
+		{"tokenstore/sql", "internal/database", false, "links every SQL driver"},
+		{"cmd/idemctl", "internal/database", false, ""},
+		{"example-payments", "github.com/spf13/cobra", false, "a command line"},
+		{"lock/redis", "go.uber.org/goleak", false, "the libraries of tests"},
+		{"lock/redis", "github.com/alicebob/miniredis/v2", true, ""},
+	} {
+		got := strings.Join(brokenRules(tt.from, tt.to, tt.test), "; ")
+		if !strings.Contains(got, tt.reason) || (got == "") != (tt.reason == "") {
+			t.Errorf("brokenRules(%s, %s, test %v) = %q, want %q", tt.from, tt.to, tt.test, got, tt.reason)
+		}
+	}
+}
+
+// listPackages asks the go command for the module's packages, those that do
+// not build included.
+func listPackages(t *testing.T) []goPackage {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
+	cmd.Dir = "../.."
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list = %v, want packages\n%s", err, stderr.String())
+	}
+	var packages []goPackage
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("go list printed %v", err)
+		}
+		packages = append(packages, p)
+	}
+	if len(packages) == 0 {
+		t.Fatal("go list printed no package")
+	}
+	return packages
+}

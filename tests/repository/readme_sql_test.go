@@ -1,0 +1,178 @@
+package repository
+
+import (
+	"go/format"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+)
+
+// The README's diff protects the handler in testdata/handler with ten new lines. Without them a
+// repeat pays again.
+func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
+	t.Parallel()
+	before, err := os.ReadFile("testdata/handler/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, added := apply(t, string(before), diffOf(t, "README.md"))
+	if added != 10 {
+		t.Errorf("the diff adds %d lines that are not empty, want the 10 that the README names", added)
+	}
+	for _, tt := range []struct {
+		name, program string
+		payments      int
+	}{{"without it", string(before), 2}, {"with it", after, 1}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			name, db := paymentsDatabase(t)
+			client, _ := runREADMEProgram(t, tt.program, "DATABASE_URL="+name, "GIN_MODE=release")
+			bodies := payTwice(t, client)
+			var payments, balance int
+			err := db.Write.QueryRow("SELECT (SELECT count(*) FROM payments), amount FROM balances").Scan(&payments, &balance)
+			if err != nil || payments != tt.payments || balance != 1000-100*payments || (bodies[0] == bodies[1]) != (payments == 1) {
+				t.Errorf("%d payments, %v, a balance of %d and the answers %q, want %d payments", payments, err, balance, bodies, tt.payments)
+			}
+		})
+	}
+}
+
+// The diff in docs/getting-started.md protects the same handler, measures it and mounts the console,
+// with fifteen new lines.
+func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
+	t.Parallel()
+	before, err := os.ReadFile("testdata/handler/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, added := apply(t, string(before), diffOf(t, "docs/getting-started.md"))
+	if added != 15 {
+		t.Errorf("the diff adds %d lines that are not empty, want the 15 that the page names", added)
+	}
+	name, _ := paymentsDatabase(t)
+	client, _ := runREADMEProgram(t, after, "DATABASE_URL="+name, "GIN_MODE=release", "CONSOLE_PASSWORD=secret")
+	if bodies := payTwice(t, client); bodies[0] != bodies[1] {
+		t.Errorf("the answers are %q, want the same one twice", bodies)
+	}
+	for _, tt := range []struct {
+		path, password string
+		status         int
+		text           string
+	}{
+		{"/metrics", "", 200, `idemkeeper_outcome="replayed"`},
+		{"/console/", "", 401, ""},
+		{"/console/", "wrong", 401, ""},
+		{"/console/", "secret", 200, "ada"},
+		{"/console/health", "secret", 200, "Store"},
+		{"/console/assets/console.css", "secret", 200, "color"},
+	} {
+		r, err := http.NewRequest(http.MethodGet, "http://service"+tt.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.password != "" {
+			r.SetBasicAuth("ada", tt.password)
+		}
+		if status, body := send(t, client, r); status != tt.status || !strings.Contains(body, tt.text) {
+			t.Errorf("GET %s with password %q = %d %q, want %d with %q", tt.path, tt.password, status, body, tt.status, tt.text)
+		}
+	}
+}
+
+func diffOf(t *testing.T, page string) string {
+	t.Helper()
+	for _, p := range pages(t) {
+		for _, b := range p.Blocks() {
+			if p.Path == page && b.Language == "diff" {
+				return b.Code
+			}
+		}
+	}
+	t.Fatalf("%s has no diff", page)
+	return ""
+}
+
+// paymentsDatabase is a database for the handler in testdata.
+func paymentsDatabase(t *testing.T) (name string, db *database.DB) {
+	t.Helper()
+	name, db = scratch.Database(t, testserver.SharedPostgres(t))
+	for _, statement := range []string{
+		"CREATE TABLE balances (merchant text PRIMARY KEY, amount bigint NOT NULL)",
+		"INSERT INTO balances VALUES ('demo', 1000)",
+		"CREATE TABLE payments (id bigserial PRIMARY KEY, payee text NOT NULL, amount bigint NOT NULL)",
+	} {
+		if _, err := db.Write.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return name, db
+}
+
+// payTwice sends one payment twice with its key.
+func payTwice(t *testing.T, client *http.Client) (bodies [2]string) {
+	t.Helper()
+	for i := range bodies {
+		r, err := http.NewRequest(http.MethodPost, "http://service/payments", strings.NewReader(`{"to":"bob","amount":100}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Idempotency-Key", "order-1001")
+		var status int
+		if status, bodies[i] = send(t, client, r); status != http.StatusCreated {
+			t.Errorf("answer %d = %d %q, want 201", i+1, status, bodies[i])
+		}
+	}
+	return bodies
+}
+
+func send(t *testing.T, client *http.Client, r *http.Request) (status int, body string) {
+	t.Helper()
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// apply applies a diff without line numbers. Each stretch between two lines "@@" has to be found
+// once. added counts the new lines that are not empty.
+func apply(t *testing.T, text, diff string) (after string, added int) {
+	t.Helper()
+	for hunk := range strings.SplitSeq(diff, "@@\n") {
+		var before, now strings.Builder
+		for line := range strings.Lines(hunk) {
+			kind, rest := line[0], line[1:]
+			if kind == '\n' {
+				kind, rest = ' ', line
+			}
+			if kind != '+' {
+				before.WriteString(rest)
+			}
+			if kind != '-' {
+				now.WriteString(rest)
+			}
+			if kind == '+' && strings.TrimSpace(rest) != "" {
+				added++
+			}
+		}
+		if n := strings.Count(text, before.String()); n != 1 {
+			t.Fatalf("the handler has %d times the lines\n%s", n, before.String())
+		}
+		text = strings.Replace(text, before.String(), now.String(), 1)
+	}
+	if formatted, err := format.Source([]byte(text)); err != nil || string(formatted) != text {
+		t.Errorf("gofmt would change the handler after the diff (%v)", err)
+	}
+	return text, added
+}

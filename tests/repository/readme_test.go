@@ -1,0 +1,175 @@
+package repository
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/test/documents"
+	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+)
+
+// The README's first program runs as printed, and its two curl lines get one payment and
+// its replay. It listens on a Unix socket here, so that no port has to be free.
+func TestREADMEProgramRuns(t *testing.T) {
+	t.Parallel()
+	program := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindStringSubmatch(readme(t))
+	if program == nil {
+		t.Fatal("the README has no program")
+	}
+	sends, stop := runREADMEProgram(t, program[1])
+	defer func() {
+		if log := stop(); strings.Count(log, "the money moves now") != 1 {
+			t.Errorf("the money did not move once\n%s", log)
+		}
+	}()
+	var bodies []string
+	for _, words := range curlCommands(t, func(path string) bool { return !strings.HasPrefix(path, "/v1/") }) {
+		resp, err := sends.Do(curlRequest(t, words).WithContext(t.Context()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		replayed := resp.Header.Get("Idempotent-Replayed") == "true"
+		if err != nil || resp.StatusCode != http.StatusCreated || replayed != (len(bodies) == 1) {
+			t.Errorf("curl no. %d: %d %q, %v, replayed %v, want 201, and the second replayed", len(bodies)+1, resp.StatusCode, body, err, replayed)
+		}
+		bodies = append(bodies, string(body))
+	}
+	if len(bodies) != 2 || bodies[0] != bodies[1] {
+		t.Errorf("answers = %q, want the same one twice", bodies)
+	}
+}
+
+// runREADMEProgram builds and starts a program that listens on 127.0.0.1:8080. The client reaches
+// it over a Unix socket. stop kills it and returns what it has printed.
+func runREADMEProgram(t *testing.T, program string, env ...string) (client *http.Client, stop func() string) {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	code := strings.Replace(program, `r.Run("127.0.0.1:8080")`, "r.RunUnix("+strconv.Quote(socket)+")", 1)
+	if code == program {
+		t.Fatal("the README's program does not listen on 127.0.0.1:8080")
+	}
+	binary := buildREADMEProgram(t, code)
+	var log bytes.Buffer
+	service := exec.CommandContext(t.Context(), binary)
+	service.Stdout, service.Stderr, service.Env = &log, &log, append(os.Environ(), env...)
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceValue(func() string {
+		_ = service.Process.Kill()
+		_ = service.Wait()
+		return log.String()
+	})
+	t.Cleanup(func() { stop() })
+	kit.Eventually(t, "the README's program", func() error {
+		c, err := new(net.Dialer).DialContext(t.Context(), "unix", socket)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	})
+	client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	t.Cleanup(client.CloseIdleConnections)
+	return client, stop
+}
+
+func readme(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// curlCommands returns the README's curl commands for some paths, in words.
+func curlCommands(t *testing.T, wanted func(path string) bool) (commands [][]string) {
+	t.Helper()
+	for _, c := range commandsOf(t, documents.Page{Path: "README.md", Text: readme(t)}) {
+		if c.Words[0] == "curl" && wanted(curlRequest(t, c.Words).URL.Path) {
+			commands = append(commands, c.Words)
+		}
+	}
+	return commands
+}
+
+// The README's curl lines for the sample do what its comments say. They are read as a
+// shell reads them and sent without curl, to an instance without servers, as the README
+// starts it.
+func TestREADMECommandsWork(t *testing.T) {
+	t.Parallel()
+	in := kit.StartInstance(t, "the sample of the README")
+	var answers []kit.Answer
+	for _, words := range curlCommands(t, func(path string) bool { return strings.HasPrefix(path, "/v1/") }) {
+		r := curlRequest(t, words)
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, kit.Client{Addr: in.Addr}.Request(t.Context(), r.Method, r.URL.RequestURI(), string(body), r.Header))
+	}
+	if len(answers) != 4 {
+		t.Fatalf("the README has %d curl commands for the sample, want 4: pay, replay, mismatch, list", len(answers))
+	}
+	first, replay, mismatch, list := answers[0], answers[1], answers[2], answers[3]
+	if first.Status != 201 || first.Replayed {
+		t.Errorf("first command = %v, want 201", first)
+	}
+	kit.WantReplay(t, "second command", replay, first.Payment)
+	kit.WantRefusal(t, "third command", mismatch, "key-reused")
+	if n := strings.Count(list.Body, first.Payment.ID); n != 1 || strings.Count(list.Body, `"id"`) != 1 {
+		t.Errorf("fourth command = %v, want the payment, once", list)
+	}
+}
+
+// curlRequest makes the request of a curl command. It knows the options of the README, and
+// no others.
+func curlRequest(t *testing.T, words []string) *http.Request {
+	t.Helper()
+	method, target, body, header := http.MethodGet, "", "", http.Header{}
+	for i := 1; i < len(words); i++ {
+		switch w := words[i]; {
+		case w == "-i" || w == "-s":
+		case w == "-H" && i+1 < len(words):
+			i++
+			name, value, ok := strings.Cut(words[i], ":")
+			if !ok {
+				t.Fatalf("header %q without a colon", words[i])
+			}
+			header.Add(name, strings.TrimSpace(value))
+		case w == "-d" && i+1 < len(words):
+			i++
+			method, body = http.MethodPost, words[i]
+		case !strings.HasPrefix(w, "-") && target == "":
+			u, err := url.Parse(w)
+			if err != nil || u.Host != "127.0.0.1:8080" {
+				t.Fatalf("URL %q (%v), want one of 127.0.0.1:8080", w, err)
+			}
+			target = w
+		default:
+			t.Fatalf("this test does not know curl's %q", w)
+		}
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = header
+	return r
+}
