@@ -62,7 +62,10 @@ func (s *Sweeper) queue(ctx context.Context, r *result, reason string, p *Pass) 
 	if err == nil {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		_, err = s.cfg.inbox.OfferNamed(call, id, data)
+		err = guarded("OfferNamed", func() error {
+			_, err := s.cfg.inbox.OfferNamed(call, id, data)
+			return err
+		})
 	}
 	if err != nil {
 		p.fail(ctx, &p.Unqueued, fmt.Errorf("sweeper: inbox: %w", err))
@@ -81,7 +84,11 @@ func (s *Sweeper) readInbox(ctx context.Context, p *Pass) {
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	ids, err := s.cfg.inbox.Names(call)
+	var ids []string
+	err := guarded("Names", func() (err error) {
+		ids, err = s.cfg.inbox.Names(call)
+		return err
+	})
 	if err != nil {
 		p.fail(ctx, &p.Unqueued, fmt.Errorf("sweeper: inbox: %w", err))
 	}
@@ -104,7 +111,7 @@ func (s *Sweeper) forget(ctx context.Context, p *Pass) {
 		if s.attempts[id] != nil || p.Unqueued > 0 || ctx.Err() != nil || s.mayBeOpen(ctx, id) {
 			continue
 		}
-		if err := s.cfg.inbox.ForgetName(ctx, id); err != nil {
+		if err := guarded("ForgetName", func() error { return s.cfg.inbox.ForgetName(ctx, id) }); err != nil {
 			p.fail(ctx, &p.Unqueued, fmt.Errorf("sweeper: inbox: %w", err))
 		}
 	}
@@ -119,6 +126,10 @@ func (s *Sweeper) mayBeOpen(ctx context.Context, id string) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	rec, err := s.store.Get(ctx, key)
+	var rec driver.Record
+	err = guarded("Get", func() error {
+		rec, err = s.store.Get(ctx, key)
+		return err
+	})
 	return err != nil || rec.State.Open() && caseID(&driver.OpenRecord{ID: key, Record: rec}) == id
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -119,4 +120,76 @@ func TestLeadershipIsKeptUntilTheTermHasReturned(t *testing.T) {
 			t.Errorf("TryAcquire() after the term = %v", err)
 		}
 	})
+}
+
+// partlyAway is a lock service of which the part with some locks is away.
+type partlyAway struct {
+	driver.Locker
+
+	mu   sync.Mutex
+	away int                  // how many of the locks that are asked for one after the other
+	nth  map[driver.KeyID]int // of the locks
+}
+
+func (l *partlyAway) lose(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away = n
+}
+
+func (l *partlyAway) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
+	l.mu.Lock()
+	n, known := l.nth[req.KeyID]
+	if !known {
+		n = len(l.nth)
+		l.nth[req.KeyID] = n
+	}
+	away := n < l.away
+	l.mu.Unlock()
+	if away {
+		return nil, driver.ErrUnavailable
+	}
+	return l.Locker.TryAcquire(ctx, req)
+}
+
+// The lock of the leader is at a server that is away, and the other servers work. One instance leads all the
+// same. When the server is back, the first lock decides again.
+func TestLeaderWhoseLockIsAway(t *testing.T) {
+	for _, away := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &partlyAway{Locker: memorylock.New(), away: away, nth: map[driver.KeyID]int{}}
+			first := driver.LockRequest{KeyID: idem.NewKeyID("idemkeeper sweeper", "s"), Nonce: driver.NewNonce()}
+			lead := sweeper.ByLock(l, "s")
+			ctx, cancel := context.WithCancel(t.Context())
+			var leading, most, terms atomic.Int64
+			var instances sync.WaitGroup
+			for range 3 {
+				instances.Go(func() {
+					for ctx.Err() == nil {
+						err := lead(ctx, func(ctx context.Context) error {
+							terms.Add(1)
+							most.Store(max(most.Load(), leading.Add(1)))
+							defer leading.Add(-1)
+							<-ctx.Done()
+							return context.Cause(ctx)
+						})
+						if err != nil && ctx.Err() == nil {
+							t.Errorf("lead() = %v", err)
+						}
+					}
+				})
+			}
+			time.Sleep(time.Hour)
+			if terms.Load() == 0 || most.Load() != 1 {
+				t.Errorf("%d terms, and %d leaders at once, want some and 1", terms.Load(), most.Load())
+			}
+			l.lose(0)
+			time.Sleep(2 * time.Minute)
+			if _, err := l.Locker.TryAcquire(ctx, first); !errors.Is(err, driver.ErrLocked) || leading.Load() != 1 {
+				t.Errorf("TryAcquire() of the first lock = %v, and %d lead, want %v and 1", err, leading.Load(), driver.ErrLocked)
+			}
+			cancel()
+			instances.Wait()
+		})
+	}
 }

@@ -60,7 +60,10 @@ func WithObserver(fn func(context.Context, Pass)) Option {
 // observe reports a pass to all observers.
 func (c *config) observe(ctx context.Context, p Pass) {
 	for _, fn := range c.observers {
-		fn(ctx, p)
+		_ = guarded("an observer", func() error {
+			fn(ctx, p)
+			return nil
+		})
 	}
 }
 

@@ -85,10 +85,14 @@ func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 	return p
 }
 
-func (s *Sweeper) list(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
+func (s *Sweeper) list(ctx context.Context, q driver.OpenQuery) (page driver.OpenPage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	return s.store.ListOpen(ctx, q)
+	err = guarded("ListOpen", func() error {
+		page, err = s.store.ListOpen(ctx, q)
+		return err
+	})
+	return page, err
 }
 
 // place is the place of an attempt in the listing.

@@ -83,7 +83,7 @@ func MustNew(engine *idem.Engine, policies []idem.Policy, opts ...Option) *Sweep
 func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.pause = s.cfg.interval
-		if err := s.cfg.lead(ctx, s.term); err != nil && ctx.Err() == nil {
+		if err := guarded("the election", func() error { return s.cfg.lead(ctx, s.term) }); err != nil && ctx.Err() == nil {
 			s.cfg.observe(ctx, Pass{Err: err})
 		}
 		sleep(ctx, s.pause)
@@ -148,7 +148,7 @@ func (s *Sweeper) repeat(ctx context.Context, ch *chore) {
 		if ctx.Err() != nil {
 			return
 		}
-		err := ch.run(ctx)
+		err := guarded("a chore", func() error { return ch.run(ctx) })
 		if ctx.Err() != nil {
 			return
 		}
