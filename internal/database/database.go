@@ -9,6 +9,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -212,6 +213,9 @@ type explaining struct {
 // Connect implements sqldriver.Connector.
 func (c explaining) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
+	if errors.Is(err, mysqldriver.ErrInvalidConn) || errors.Is(err, sqldriver.ErrBadConn) { // MySQL's driver does not say how the connection ended
+		err = fmt.Errorf("%w: %w", io.EOF, err)
+	}
 	if err != nil {
 		return nil, tlshint.Explain(err, c.certified)
 	}

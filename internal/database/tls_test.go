@@ -75,21 +75,31 @@ func TestDatabaseThatResetsTheConnectionOverTLS(t *testing.T) {
 	t.Parallel()
 	ca := testserver.NewAuthority(t)
 	mine := files(t, ca)
-	addr := testserver.ResetAfterTLS(t, ca, func(c net.Conn) { // the answer to PostgreSQL's SSLRequest
-		_, _ = io.CopyN(io.Discard, c, 8)
-		_, _ = c.Write([]byte("S"))
-	})
-	for says, files := range map[string]tlsfiles.Files{
-		"want a client certificate":            {CA: mine.CA},
-		"not accept this client's certificate": mine,
+	for scheme, before := range map[string]func(net.Conn){
+		"postgres": func(c net.Conn) { // the answer to its SSLRequest
+			_, _ = io.CopyN(io.Discard, c, 8)
+			_, _ = c.Write([]byte("S"))
+		},
+		"mysql": func(c net.Conn) { // a greeting with CLIENT_SSL and what else the driver needs, and its SSLRequest
+			greeting := "\x0a8.0.0\x00" + "\x01\x00\x00\x00" + "12345678\x00" + "\x00\x8a" + "\x21" + "\x02\x00" + "\x08\x00" +
+				"\x15" + strings.Repeat("\x00", 10) + "123456789012\x00" + "mysql_native_password\x00"
+			_, _ = c.Write(append([]byte{byte(len(greeting)), 0, 0, 0}, greeting...))
+			_, _ = io.CopyN(io.Discard, c, 36)
+		},
 	} {
-		db, err := database.Open("postgres://idemkeeper@"+addr+"/postgres", database.Options{TLS: files})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
-		if err := db.Write.PingContext(t.Context()); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("PingContext() = %v, want an error that says %q", err, says)
+		addr := testserver.ResetAfterTLS(t, ca, before)
+		for says, files := range map[string]tlsfiles.Files{
+			"want a client certificate":            {CA: mine.CA},
+			"not accept this client's certificate": mine,
+		} {
+			db, err := database.Open(scheme+"://idemkeeper@"+addr+"/postgres", database.Options{TLS: files})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if err := db.Write.PingContext(t.Context()); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: PingContext() = %v, want an error that says %q", scheme, err, says)
+			}
 		}
 	}
 }
