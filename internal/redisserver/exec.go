@@ -41,8 +41,22 @@ func FailAll(cmds []goredis.Cmder, panicked any) {
 	if panicked == nil {
 		return
 	}
-	err := fmt.Errorf("redis: the client panicked: %v\n%s", panicked, debug.Stack())
+	err := panicError(panicked)
 	for _, cmd := range cmds {
 		cmd.SetErr(err)
 	}
+}
+
+func panicError(panicked any) error {
+	return fmt.Errorf("redis: the client panicked: %v\n%s", panicked, debug.Stack())
+}
+
+// guarded calls fn, and returns its panic as an error.
+func guarded(fn func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicError(p)
+		}
+	}()
+	return fn()
 }

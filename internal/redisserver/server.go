@@ -56,7 +56,7 @@ func Name(client goredis.UniversalClient) string {
 const sentinelAddr = "FailoverClient"
 
 // EachPrimary calls fn for every primary, concurrently in a cluster. It returns all
-// errors.
+// errors. In a cluster a panic of fn is an error, because the client calls fn on goroutines of its own.
 func EachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ctx context.Context, node *goredis.Client) error) error {
 	cluster, ok := client.(*goredis.ClusterClient)
 	if !ok {
@@ -65,7 +65,7 @@ func EachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ct
 	var mu sync.Mutex
 	var errs []error
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
-		if err := fn(ctx, node); err != nil {
+		if err := guarded(func() error { return fn(ctx, node) }); err != nil {
 			mu.Lock()
 			defer mu.Unlock()
 			errs = append(errs, err)

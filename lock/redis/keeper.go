@@ -146,7 +146,9 @@ func (k *keeper) remove(ctx context.Context, id driver.KeyID, owner string) (boo
 // remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.
 func (k *keeper) remaining(ctx context.Context, id driver.KeyID) (time.Duration, error) {
 	sent := time.Now()
-	left, err := k.client.PTTL(ctx, k.keys.lock(id)).Result()
+	cmd := goredis.NewDurationCmd(ctx, time.Millisecond, "pttl", k.keys.lock(id))
+	redisserver.Process(ctx, k.client, cmd)
+	left, err := cmd.Result()
 	k.health.note(ctx, redisserver.ShardOf(id), sent, err)
 	switch {
 	case err != nil:

@@ -42,7 +42,7 @@ func (b *broken) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.P
 	}
 }
 
-// A panic of the client in the heartbeat or in a release ends neither the process nor the trust in what Redis
+// A panic of the client in the heartbeat, in a release or in the wait for a lock ends neither the process nor the trust in what Redis
 // acknowledges. A lease that cannot be renewed is lost in time, and the lock goes when the hook works again.
 func TestPanicsOfTheClientInTheBackground(t *testing.T) {
 	t.Parallel()
@@ -60,6 +60,9 @@ func TestPanicsOfTheClientInTheBackground(t *testing.T) {
 	}
 	kept, given := take("kept"), take("given")
 	hook.on.Store(true)
+	if err := l.Wait(t.Context(), idem.NewKeyID("s", "kept")); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Wait() = %v while the hook panics, want %v", err, driver.ErrUnavailable)
+	}
 	given.ReleaseInBackground()
 	if _, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("s", "other"), Nonce: driver.NewNonce()}); err == nil {
 		t.Error("TryAcquire() = nil while the hook panics")
