@@ -9,6 +9,7 @@ import (
 	"context"
 	"io/fs"
 	"strings"
+	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -85,8 +86,42 @@ func Eval(ctx context.Context, client goredis.Scripter, script *goredis.Script, 
 // the order of the calls, and each answer has its own error. A server that does not
 // know the script gets its calls again in a second pipeline, with the text.
 //
+// In a cluster each server has a pipeline of its own. If one of them does not answer in time,
+// go-redis 9.23 gives the error to all commands of a pipeline, also to those that other servers
+// have answered (processPipeline in its osscluster.go).
+//
 // The function after may be nil. It appends commands to each pipeline.
 func Pipelined(ctx context.Context, client goredis.Cmdable, script *goredis.Script, calls []Call, after func(goredis.Pipeliner)) []*goredis.Cmd {
+	cluster, ok := client.(*goredis.ClusterClient)
+	if !ok {
+		return pipelined(ctx, client, script, calls, after)
+	}
+	servers := make(map[string][]int) // the calls of each
+	for i, c := range calls {
+		addr := ""
+		if node, err := cluster.MasterForKey(ctx, c.Keys[0]); err == nil {
+			addr = node.Options().Addr
+		}
+		servers[addr] = append(servers[addr], i)
+	}
+	answers := make([]*goredis.Cmd, len(calls))
+	var wg sync.WaitGroup
+	for _, which := range servers {
+		wg.Go(func() {
+			its := make([]Call, len(which))
+			for n, i := range which {
+				its[n] = calls[i]
+			}
+			for n, answer := range pipelined(ctx, client, script, its, after) {
+				answers[which[n]] = answer
+			}
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
+func pipelined(ctx context.Context, client goredis.Cmdable, script *goredis.Script, calls []Call, after func(goredis.Pipeliner)) []*goredis.Cmd {
 	answers := make([]*goredis.Cmd, len(calls))
 	send := func(eval func(goredis.Pipeliner, Call) *goredis.Cmd, which []int) {
 		pipe := client.Pipeline()

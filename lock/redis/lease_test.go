@@ -161,6 +161,26 @@ func TestCheckRenews(t *testing.T) {
 	}
 }
 
+// A Check without an answer ends with the trust, whatever the time-outs of its caller and of the client.
+func TestCheckEndsWithTrust(t *testing.T) {
+	t.Parallel()
+	proxy := testserver.StartRedisProxy(t, sharedAddr(t))
+	o := options(1, proxy.Addr())
+	o.ReadTimeout, o.WriteTimeout = 2*patience, 2*patience
+	l := open(t, newClient(t, o), freshPrefix(t), WithTTL(time.Second))
+	lease := take(t, l, request())
+	proxy.Freeze(testserver.Both)
+	t.Cleanup(proxy.Restore)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		if _, err := lease.Check(context.Background()); err == nil {
+			t.Error("Check() = <nil> without an answer")
+		}
+	}()
+	await(t, "the end of Check", over)
+}
+
 // The holder and its attempt can be told from the value.
 func TestValueNamesTheAttempt(t *testing.T) {
 	t.Parallel()
