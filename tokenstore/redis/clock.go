@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 const (
@@ -198,51 +200,56 @@ func (s *Store) ask(ctx context.Context, method string, shard int, call func(rea
 
 // markJump marks all shards on the server of a shard. Redis may have deleted keys of any of
 // them. A read-only store marks nothing.
+//
+// The servers of a cluster are asked for their shards, because the client may not know yet that a
+// slot has moved. The server that the client knows comes first, and without it each server is
+// marked as it answers, so that another one that hangs does not hold up the mark. A jump that is
+// not marked may leave no trace.
 func (s *Store) markJump(ctx context.Context, shard int, mark func(context.Context, []int) error) error {
 	if s.readOnly {
 		return nil
 	}
-	shards, err := s.sameServer(ctx, shard)
-	if err != nil {
-		return err
-	}
-	return mark(ctx, shards)
-}
-
-// sameServer returns the shards on the server of a shard. The servers of a cluster are asked, because
-// the client may not know yet that a slot has moved.
-func (s *Store) sameServer(ctx context.Context, shard int) (shards []int, err error) {
 	cluster, ok := s.client.(*goredis.ClusterClient)
 	if !ok {
+		var all []int
 		for other := range Shards {
-			shards = append(shards, other)
+			all = append(all, other)
 		}
-		return shards, nil
+		return mark(ctx, all)
 	}
-	var mu sync.Mutex
-	err = cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
-		pipe := node.Pipeline()
-		for other := range Shards {
-			pipe.Exists(ctx, s.keys.incarnation(other))
+	if node, err := cluster.MasterForKey(ctx, s.keys.incarnation(shard)); err == nil {
+		if its := s.shardsOn(ctx, node); slices.Contains(its, shard) {
+			return mark(ctx, its)
 		}
-		answers, _ := pipe.Exec(ctx) // a server that is away is another one
-		var its []int
-		for other, answer := range answers {
-			if err := answer.Err(); err == nil || goredis.HasErrorPrefix(err, "ASK") {
-				its = append(its, other)
-			}
+	}
+	var found atomic.Bool
+	err := redisserver.EachPrimary(ctx, cluster, func(ctx context.Context, node *goredis.Client) error {
+		its := s.shardsOn(ctx, node)
+		if !slices.Contains(its, shard) {
+			return nil
 		}
-		if slices.Contains(its, shard) {
-			mu.Lock()
-			defer mu.Unlock()
-			shards = its
-		}
-		return nil
+		found.Store(true)
+		return mark(ctx, its)
 	})
-	if err == nil && shards == nil {
+	if err == nil && !found.Load() {
 		err = fmt.Errorf("no server has the slot of shard %d", shard)
 	}
-	return shards, err
+	return err
+}
+
+// shardsOn returns the shards on a server of a cluster, and none if it does not answer.
+func (s *Store) shardsOn(ctx context.Context, node *goredis.Client) (its []int) {
+	pipe := node.Pipeline()
+	for shard := range Shards {
+		pipe.Exists(ctx, s.keys.incarnation(shard))
+	}
+	answers, _ := pipe.Exec(ctx) // each answer has its error
+	for shard, answer := range answers {
+		if err := answer.Err(); err == nil || goredis.HasErrorPrefix(err, "ASK") {
+			its = append(its, shard)
+		}
+	}
+	return its
 }
 
 // evidence is what a shard keeps of its clock. lua/clock.lua has the table.

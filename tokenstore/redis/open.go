@@ -94,7 +94,7 @@ func (s *Store) openPlaces(ctx context.Context, q driver.OpenQuery, size int) (p
 		calls[shard] = redisscript.Call{Keys: []string{s.keys.open(shard)}, Args: []string{millis(q.OlderThan), strconv.FormatInt(score, 10), member, strconv.Itoa(size)}}
 	}
 	var ends []driver.OpenCursor // full sets say nothing about the members after their last one
-	for _, cmd := range redisscript.Pipelined(ctx, s.client, openScript, calls, nil) {
+	for _, cmd := range s.askAllServers(ctx, openScript, calls) {
 		got, failed := cmd.StringSlice()
 		if failed != nil { // other shards may be at other servers
 			err = cmp.Or(err, s.failed(ctx, "open", failed))

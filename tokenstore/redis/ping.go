@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -58,10 +59,12 @@ func (s *Store) probe(ctx context.Context, expected []string) (lost int, err err
 		readings[shard] = s.clocks.read(shard)
 		calls[shard] = call(shard, readings[shard])
 	}
-	for shard, cmd := range redisscript.Pipelined(ctx, s.client, probeScript, calls, nil) {
+	var failed error
+	for shard, cmd := range s.askAllServers(ctx, probeScript, calls) {
 		parts, err := cmd.StringSlice()
-		if err != nil {
-			return 0, s.failed(ctx, "ping", err)
+		if err != nil { // the clock of another server may have jumped
+			failed = cmp.Or(failed, s.failed(ctx, "ping", err))
+			continue
 		}
 		r, err := parseReply("ping", parts)
 		if err == nil && r.verdict == verdictJumped {
@@ -74,16 +77,16 @@ func (s *Store) probe(ctx context.Context, expected []string) (lost int, err err
 				return parseReply("ping", parts)
 			})
 		}
-		if err != nil {
-			return 0, err
-		}
-		if r.verdict == verdictLost {
+		switch {
+		case err != nil:
+			failed = cmp.Or(failed, err)
+		case r.verdict == verdictLost:
 			lost++
-			continue
+		default:
+			s.clocks.note(ctx, shard, readings[shard], r.now)
 		}
-		s.clocks.note(ctx, shard, readings[shard], r.now)
 	}
-	return lost, nil
+	return lost, failed
 }
 
 // checkPermissions refuses a user who may not run what the store needs. A server that takes no

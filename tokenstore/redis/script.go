@@ -93,6 +93,24 @@ func (s *Store) runSized(ctx context.Context, method string, id driver.KeyID, sc
 	return s.withBody(ctx, method, id, r, err)
 }
 
+// allServersTimeout bounds a call of all servers of a cluster.
+const allServersTimeout = 5 * time.Second
+
+// askAllServers runs a script once per call, in one pipeline for each server. In a cluster it waits for half of the
+// caller's time at most, so that a server that hangs leaves time to act on the answers of the others.
+func (s *Store) askAllServers(ctx context.Context, script *goredis.Script, calls []redisscript.Call) []*goredis.Cmd {
+	if !s.clocks.single {
+		patience := allServersTimeout
+		if deadline, ok := ctx.Deadline(); ok {
+			patience = min(patience, time.Until(deadline)/2)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	return redisscript.Pipelined(ctx, s.client, script, calls, nil)
+}
+
 // withBody adds the response to the answer of a script that found a record with a response apart. The script does
 // not return that, because it may be large. The record may have changed since, which is as if the script had come
 // later.
