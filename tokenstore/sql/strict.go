@@ -106,11 +106,14 @@ type strictConn struct {
 // Raw is the connection of the driver.
 func (c *strictConn) Raw() sqldriver.Conn { return c.contextConn }
 
-// endings are statements that end a transaction. The state of the protocol tells that of PostgreSQL, with pgx.
-var endings = regexp.MustCompile(`(?i)^\s*(BEGIN(\s+(WORK|TRANSACTION))?\s*(;|$)|(START\s+TRANSACTION|COMMIT|END|ROLLBACK)\b|` +
-	`SET\s+((SESSION|LOCAL)\s+|@@((SESSION|LOCAL)\.)?)?autocommit\b)`)
+// comments may come before a statement, for example to name the service that has sent it.
+const comments = `(?i)^(\s|/\*([^*]|\*+[^*/])*\*+/|(--|#)[^\n]*\n)*`
 
-var rollbackTo = regexp.MustCompile(`(?i)^\s*ROLLBACK\s+(WORK\s+|TRANSACTION\s+)?TO\s`)
+// endings are statements that end a transaction. The state of the protocol tells that of PostgreSQL, with pgx.
+var endings = regexp.MustCompile(comments + `(BEGIN(\s+(WORK|TRANSACTION))?\s*(;|$)|(START\s+TRANSACTION|COMMIT|END|ROLLBACK)\b|` +
+	`SET\s+(([^'";]|'[^']*'|"[^"]*")*,\s*)?((SESSION|LOCAL)\s+|@@((SESSION|LOCAL)\.)?)?autocommit\b)`)
+
+var rollbackTo = regexp.MustCompile(comments + `ROLLBACK\s+(WORK\s+|TRANSACTION\s+)?TO\s`)
 
 // enter lets a statement through.
 func (c *strictConn) enter(statement string) error {

@@ -56,11 +56,14 @@ func values(args []sqldriver.NamedValue) []sqldriver.Value {
 	return list
 }
 
-// strictRows are the rows of a handler. A statement may fail while they are read.
+// strictRows are the rows of a handler. A statement may fail while they are read, and also while they are
+// closed, because a driver then reads the rest.
 type strictRows struct {
 	sqldriver.Rows
 	conn *strictConn
 }
+
+func (r *strictRows) Close() error { return r.read(r.Rows.Close()) }
 
 func (r *strictRows) Next(to []sqldriver.Value) error { return r.read(r.Rows.Next(to)) }
 

@@ -43,11 +43,11 @@ func failing(d dialect.Dialect) map[string]func(ctx context.Context, tx *sql.Tx)
 	late := "SELECT 1 / (3 - x) FROM generate_series(1, 5) x" // the first rows are there
 	switch d {
 	case dialect.MySQL:
-		late = "SELECT EXP(x) FROM (SELECT 1 AS x UNION ALL SELECT 2 UNION ALL SELECT 10000) t"
+		late = "SELECT EXP(x) FROM (SELECT 1 AS x UNION ALL SELECT 2 UNION ALL SELECT 10000) t" // Close reads the rest too
 	case dialect.SQLite:
 		late = "WITH t(x) AS (VALUES (1), (2), (-9223372036854775808)) SELECT abs(x) FROM t"
 	}
-	return map[string]func(ctx context.Context, tx *sql.Tx) error{
+	ways := map[string]func(ctx context.Context, tx *sql.Tx) error{
 		"table": func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "DELETE FROM nowhere")
 			return err
@@ -80,6 +80,16 @@ func failing(d dialect.Dialect) map[string]func(ctx context.Context, tx *sql.Tx)
 			return rows.Err()
 		},
 	}
+	if d == dialect.MySQL {
+		ways["closed"] = func(ctx context.Context, tx *sql.Tx) error {
+			rows, err := tx.QueryContext(ctx, late)
+			if err != nil || !rows.Next() {
+				return errors.New("the first row is not there") // it has to fail later
+			}
+			return rows.Close() //nolint:sqlclosecheck // its error is the point
+		}
+	}
+	return ways
 }
 
 // A handler goes on after any failure. Its payment does not commit without what has failed.
@@ -157,7 +167,7 @@ func TestStrictGoesOnFromASavepoint(t *testing.T) {
 	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
 		mustExec(s, s.pools.write, "CREATE TABLE taken (x INT PRIMARY KEY)")
 		mustExec(s, s.pools.write, "INSERT INTO taken VALUES (1)")
-		for key, back := range map[string]string{"k1": "ROLLBACK TO SAVEPOINT a", "k2": " rollback\n to a"} {
+		for key, back := range map[string]string{"k1": "ROLLBACK TO SAVEPOINT a", "k2": " rollback\n to a", "k3": "/* of * the service */ ROLLBACK TO a"} {
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 				if _, err := tx.Exec("SAVEPOINT a"); err != nil {
 					return err
@@ -174,7 +184,7 @@ func TestStrictGoesOnFromASavepoint(t *testing.T) {
 			}))
 			s.want(s.pay(key), paid)
 		}
-		s.wantPayments(2)
+		s.wantPayments(3)
 	})
 }
 
@@ -213,12 +223,12 @@ func TestStrictLeavesOtherTransactionsAlone(t *testing.T) {
 // another transaction, and hide that from the middleware. So it may not write on.
 func TestStrictHandlerThatHasEndedItsTransactionWritesNothing(t *testing.T) {
 	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
-		ends := []string{"ROLLBACK", "COMMIT"}
+		ends := []string{"ROLLBACK", "COMMIT", "/* of the service */ -- its version\nROLLBACK"}
 		switch s.backend.dialect {
 		case dialect.SQLite:
 			return // the commit hook refuses its COMMIT, and what it writes after ROLLBACK
 		case dialect.MySQL:
-			ends = append(ends, " begin ;", "Start\nTransaction READ WRITE", "COMMIT AND CHAIN", "SET autocommit=1", "SET @@session.autocommit = 1")
+			ends = append(ends, " begin ;", "Start\nTransaction READ WRITE", "COMMIT AND CHAIN", "SET autocommit=1", "SET @@session.autocommit = 1", "SET @x = 'a, b', SESSION autocommit = 1")
 		}
 		for n, end := range ends {
 			for _, status := range []int{201, 500} {
