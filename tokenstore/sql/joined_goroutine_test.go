@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	sqlitedriver "modernc.org/sqlite"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
@@ -91,13 +89,10 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 // it has ended.
 func TestJoinedGoroutineInAStatementOfSQLite(t *testing.T) {
 	var running, release chan struct{}
-	if err := sqlitedriver.RegisterScalarFunction("waits_for_the_test", 0, func(*sqlitedriver.FunctionContext, []sqldriver.Value) (sqldriver.Value, error) {
+	waits := inSQLite(t, func() {
 		close(running)
 		<-release
-		return int64(1), nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	short := time.Second / 2
 	s := startOn(t, dialect.SQLite, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(short), idem.WithStoreTimeout(short), idem.WithLockTimeout(short)}})
 	for n, c := range []struct {
@@ -111,7 +106,7 @@ func TestJoinedGoroutineInAStatementOfSQLite(t *testing.T) {
 				return err
 			}
 			go func() {
-				_, err := tx.Exec("SELECT waits_for_the_test()")
+				_, err := tx.Exec("SELECT " + waits)
 				ended <- err
 			}()
 			<-running

@@ -5,12 +5,44 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
+
+	sqlitedriver "modernc.org/sqlite"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
+
+// testCalls are what statements of SQLite call. A driver takes the name of a function once, and so all tests share one.
+var (
+	testCalls     sync.Map // func() by int64
+	testCallsMade atomic.Int64
+	testCallsInit = sync.OnceValue(func() error {
+		return sqlitedriver.RegisterScalarFunction("calls_the_test", 1, func(_ *sqlitedriver.FunctionContext, args []sqldriver.Value) (sqldriver.Value, error) {
+			if call, ok := testCalls.Load(args[0]); ok {
+				call.(func())()
+			}
+			return args[0], nil
+		})
+	})
+)
+
+// inSQLite returns an expression for a statement of SQLite. It calls f in the middle of that, and its value is a negative
+// number. Connections have it that are opened after the first call.
+func inSQLite(t *testing.T, f func()) string {
+	t.Helper()
+	if err := testCallsInit(); err != nil {
+		t.Fatal(err)
+	}
+	n := -testCallsMade.Add(1)
+	testCalls.Store(n, f)
+	t.Cleanup(func() { testCalls.Delete(n) })
+	return fmt.Sprintf("calls_the_test(%d)", n)
+}
 
 // hooklessConnector makes connections of SQLite that cannot refuse commits.
 type hooklessConnector struct {

@@ -100,11 +100,23 @@ func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
 	})
 }
 
-// 11. The server's log stays quiet, and no advisory lock is left.
+// traced is told of each statement that a connection of pgx sends.
+type traced func(statement string)
+
+func (f traced) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	f(d.SQL)
+	return ctx
+}
+
+func (traced) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// 11. The server's log stays quiet, and no advisory lock is left. A refused duplicate does not read the locks of the
+// whole server, which takes long if there are many.
 func TestJoinedDuplicatesLeaveNoWarningAndNoLock(t *testing.T) {
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	var mu sync.Mutex
 	var notices []string
+	looks := 0
 	other := startService(t, s.backend, serviceParts{pools: &s.pools, rewrite: func(p *pools) {
 		cfg, err := pgx.ParseConfig(p.dsn)
 		if err != nil {
@@ -115,11 +127,23 @@ func TestJoinedDuplicatesLeaveNoWarningAndNoLock(t *testing.T) {
 			defer mu.Unlock()
 			notices = append(notices, n.Message)
 		}
+		cfg.Tracer = traced(func(statement string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(statement, "pg_locks") {
+				looks++
+			}
+		})
 		p.write = stdlib.OpenDB(*cfg)
 		t.Cleanup(func() { _ = p.write.Close() })
 	}})
 	finish := s.started("k1")
 	other.want(other.pay("k1"), refused(409, idem.CodeInProgress))
+	mu.Lock()
+	if looks > 0 {
+		t.Errorf("a refused duplicate has read pg_locks %d times, want never", looks)
+	}
+	mu.Unlock()
 	s.want(finish(), paid)
 	holder := s.holdKey("k2")
 	go func() { _ = holder.Rollback() }()
