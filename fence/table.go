@@ -33,7 +33,9 @@ type Option func(*Table)
 // WithName sets the name of the table. "idem_fences" by default.
 func WithName(name string) Option { return func(t *Table) { t.plainName = name } }
 
-// WithSchema keeps the table in an existing schema of PostgreSQL or database of MySQL. By default the table is where the connection looks first.
+// WithSchema keeps the table in an existing schema of PostgreSQL or database of MySQL. By default the table is where the
+// connection looks first. Name the schema if others who use the pool may leave another search_path or default database in
+// its sessions. A stale holder could be compared with the fences of another table otherwise.
 func WithSchema(name string) Option { return func(t *Table) { t.plainSchema = name } }
 
 // New returns a table of fences. It does not touch the database. The error is about a missing

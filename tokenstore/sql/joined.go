@@ -47,12 +47,12 @@ import (
 //	a failed statement,   COMMIT is refused         after a deadlock        a lost transaction is
 //	swallowed                                       detected as COMMIT      refused: a commit hook
 //	with [Strict]         COMMIT is refused         COMMIT is refused       COMMIT is refused
-//	the key, to others    an advisory lock, behind  a row lock              this process alone owns
-//	                      a pooler until ROLLBACK                           the file
+//	the key, to others    an advisory lock, behind  a row lock, until the   this process alone owns
+//	                      a pooler until ROLLBACK   transaction ends        the file
 //
 // The error of a refused COMMIT names the constraint idem_only_the_middleware_commits on PostgreSQL. So does
 // that of SET CONSTRAINTS ALL IMMEDIATE, so name your own constraints there instead. What is
-// detected is recorded as unknown. Until then the key stays held. On MySQL a committed pending
+// detected is recorded as unknown. Until then an advisory lock holds the key. On MySQL a committed pending
 // record counts as unknown by itself.
 //
 // # What is not covered
@@ -62,10 +62,10 @@ import (
 //
 //   - On PostgreSQL they commit at once. The outcome is unknown then, unless the process ends before
 //     the handler has returned, or the connection is lost within the same string of statements or after
-//     the handler has begun another transaction. A handler of database/sql may also leave that one with
-//     a failed statement, or call Commit or Rollback of the sql.Tx too. The same holds after it has begun
-//     another transaction, if others lock the table for longer than the settle time-out and no connection
-//     of the pool is free to ask the server. Drivers other than pgx do not
+//     the handler has begun another transaction. A handler may also leave that one with a failed statement, in
+//     package pgxstore within the same string, and one of database/sql may call Commit or Rollback of the
+//     sql.Tx too. The same holds after it has begun another transaction, if others lock the table for longer
+//     than the settle time-out and no connection of the pool is free to ask the server. Drivers other than pgx do not
 //     tell whether a transaction is open. With them the same holds if the connection is lost, or if
 //     the handler leaves rows open or a goroutine in a statement.
 //   - On PostgreSQL behind a pooler of transactions, or after the handler itself has unlocked the advisory
@@ -76,8 +76,9 @@ import (
 //     one of READ WRITE. The outcome is unknown then, and no retry runs, unless
 //     the connection is lost too, or the handler fails and has hidden the COMMIT. It hides that if it
 //     begins a third transaction by AND CHAIN or READ WRITE and loses it to a deadlock, if it sends SET
-//     TRANSACTION READ WRITE last, or if it turns autocommit on and off again. [Strict] sends none of
-//     these statements after the loss.
+//     TRANSACTION READ WRITE last, or if it turns autocommit on and off again. A duplicate on another
+//     instance may also run and pay between the loss and the handler's answer, because nothing holds the key
+//     then. [Strict] sends none of these statements after the loss.
 //
 // A unique column with the operation ID (OperationID of [idem.FromContext]) refuses the second
 // payment in these cases too.

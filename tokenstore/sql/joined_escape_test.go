@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -47,6 +47,8 @@ func TestJoinedHandlerCannotPayAfterItsOwnRollback(t *testing.T) {
 
 // 2. An error in a statement can end the transaction on SQLite.
 func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
+	var cancel context.CancelFunc
+	cancels := inSQLite(t, func() { cancel() })
 	for name, lose := range map[string]func(tx *sql.Tx) error{
 		"INSERT OR ROLLBACK": func(tx *sql.Tx) error {
 			if _, err := tx.Exec("INSERT INTO taken VALUES (1)"); err != nil {
@@ -58,9 +60,11 @@ func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
 		"ROLLBACK":        func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK"); return err },
 		"ROLLBACK; BEGIN": func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK; BEGIN"); return err },
 		"a cancelled statement": func(tx *sql.Tx) error {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			var ctx context.Context
+			ctx, cancel = context.WithCancel(context.Background())
 			defer cancel()
-			_, err := tx.ExecContext(ctx, "INSERT INTO taken WITH RECURSIVE r(x) AS (SELECT 10 UNION ALL SELECT x + 1 FROM r) SELECT x FROM r")
+			_, err := tx.ExecContext(ctx, "INSERT INTO taken WITH RECURSIVE r(x) AS (SELECT 10 UNION ALL SELECT x + 1 FROM r)"+
+				" SELECT CASE x WHEN 100 THEN "+cancels+" ELSE x END FROM r")
 			return err
 		},
 	} {
@@ -153,17 +157,24 @@ func TestJoinedCommitWithoutForeignKeysIsDetected(t *testing.T) {
 
 // 4. Statements that commit on MySQL, after which the handler fails.
 func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
-	for _, statement := range []string{"CREATE TABLE notes (x INT)", "ANALYZE TABLE payments", "BEGIN", "SET autocommit = 1"} {
+	for _, statements := range [][]string{
+		{"CREATE TABLE notes (x INT)"}, {"ANALYZE TABLE payments"}, {"BEGIN"}, {"SET autocommit = 1"},
+		{"LOCK TABLES idem_records READ"}, {"SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE", "COMMIT"}, // against its own settlement
+	} {
 		for _, status := range []int{201, 402, 500} {
-			t.Run(statement+" "+http.StatusText(status), func(t *testing.T) {
+			t.Run(strings.Join(statements, "; ")+" "+http.StatusText(status), func(t *testing.T) {
 				onMariaDB(t, serviceParts{}, func(s *service) {
 					s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 						if err := s.insert(c, tx); err != nil {
 							return err
 						}
-						_, err := tx.Exec(statement)
+						for _, statement := range statements {
+							if _, err := tx.Exec(statement); err != nil {
+								return err
+							}
+						}
 						c.String(status, "committed")
-						return err
+						return nil
 					}))
 					s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 					s.wantMisuse(driver.ErrEscaped)

@@ -140,6 +140,9 @@ func TestSettingsOfMySQLThatAreRefused(t *testing.T) {
 	binlog := testserver.StartMariaDB(t, "--innodb-flush-method=nosync", "--log-bin=binlog", "--binlog-format=STATEMENT").URL()
 	for name, p := range map[string]func(t *testing.T) (pools, string){
 		"binlog_format=STATEMENT": func(t *testing.T) (pools, string) { return freshMySQL(t, binlog), "" },
+		"completion_type=CHAIN": func(t *testing.T) (pools, string) {
+			return freshMySQL(t, testserver.SharedMariaDB(t)), "?completion_type=1"
+		},
 		"EMPTY_STRING_IS_NULL": func(t *testing.T) (pools, string) {
 			return freshMySQL(t, testserver.SharedMariaDB(t)), "?sql_mode=%27EMPTY_STRING_IS_NULL%27"
 		},

@@ -145,6 +145,10 @@ func TestJoinedPaymentAfterALostTransactionIsNeverMadeTwice(t *testing.T) {
 	ends := map[string]func(tx *sql.Tx){
 		"sql.Tx.Commit":   func(tx *sql.Tx) { _ = tx.Commit() },
 		"sql.Tx.Rollback": func(tx *sql.Tx) { _ = tx.Rollback() },
+		"COMMIT; rows are left open": func(tx *sql.Tx) {
+			_, _ = tx.Exec("COMMIT")
+			_, _ = tx.Query("SELECT id FROM accounts") //nolint:rowserrcheck,sqlclosecheck // that is the misuse
+		},
 	}
 	for _, list := range [][]string{
 		{}, {"COMMIT"}, {"ROLLBACK"}, {"BEGIN"}, {"COMMIT AND CHAIN"}, {"ROLLBACK AND CHAIN"}, {"ROLLBACK", "BEGIN"}, {"COMMIT", "BEGIN"},

@@ -13,7 +13,7 @@ import (
 )
 
 // errConnectionLost is the reason of driver.ErrRolledBack if the connection ended before COMMIT.
-var errConnectionLost = errors.New("tokenstore/sql: the connection was lost before COMMIT: it was cut or killed, or the transaction was idle for too long")
+var errConnectionLost = errors.New("tokenstore/sql: the connection was lost before COMMIT: it was cut or killed, the context of a statement ended, or the transaction was idle for too long")
 
 // lost finds out what became of a transaction whose savepoint could not be removed. failed says
 // that the handler has not answered with success. With [Strict] a handler that has answered so did not
@@ -22,6 +22,8 @@ var errConnectionLost = errors.New("tokenstore/sql: the connection was lost befo
 //	the savepoint is there after all     the error that was met
 //	the record is committed as pending   ErrEscaped
 //	the handler still uses it            ErrInUse: it is closed, and the server rolls back
+//	rows are open, and others find the   ErrRowsOpen: the same
+//	record locked
 //	the connection was lost              errConnectionLost: the server rolls back
 //	the server has lost the transaction  ErrSwallowed, or the conflict that was met just now
 //	just now, and nothing followed
@@ -37,20 +39,27 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 	if err == nil {
 		return cause
 	}
-	t.unfit = true // the handler may have locked tables, for example
+	t.unfit = true
 	if errors.Is(cause, sql.ErrTxDone) {
 		cause = fmt.Errorf("%w: %w", ErrHandlerEnded, err)
 	}
 	conflict := g.joined.dialect.Fault(cause) == sqldialect.Conflict
 	nothing := (failed || conflict || t.failed != nil) && g.nothingFollowed(ctx, t)
+	rows := strings.Contains(cause.Error(), "busy buffer") // the driver has a value for it, as below
+	locked := false
+	if rows { // nothing can be sent to ask for the savepoint, so its record tells
+		locked, _ = g.held(ctx, t.id)
+	}
 	left, err := g.leftPending(ctx, t)
 	switch {
 	case err == nil && left:
 		return fmt.Errorf("%w: its record was committed as pending", driver.ErrEscaped)
 	case errors.Is(cause, ErrInUse):
 		return cause
-	case strings.Contains(cause.Error(), "busy buffer"): // the driver has a value for it, as below
+	case rows && locked:
 		return fmt.Errorf("%w: %w", ErrRowsOpen, cause)
+	case rows:
+		return fmt.Errorf("%w: its transaction was over, and it has left rows open", driver.ErrEscaped)
 	case connectionLost(cause): // if its record was committed as pending, the next request finds out
 		return fmt.Errorf("%w: %w", errConnectionLost, cause)
 	case nothing && conflict:
@@ -78,7 +87,8 @@ func (g *mysqlGuard) nothingFollowed(ctx context.Context, t *joinedTx) bool {
 }
 
 // leftPending reports whether the pending record was committed. It may be unknown by now. It
-// rolls back first, because only a new transaction sees what is committed.
+// rolls back first, because only a new transaction sees what is committed. It leaves no lock, of the handler or of its
+// own at SERIALIZABLE, that would keep the outcome from being recorded.
 func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error) {
 	_ = t.session.Rollback(ctx) // does nothing if the handler has called Commit
 	var q querier = t.session.(*sqlSession).conn
@@ -87,6 +97,9 @@ func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error)
 	}
 	var n int
 	err := q.QueryRowContext(ctx, g.joined.joined.left, t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	for _, statement := range []string{"ROLLBACK", "UNLOCK TABLES"} {
+		_ = t.session.Exec(ctx, statement) // on a lost connection the server does both
+	}
 	return n > 0, err
 }
 

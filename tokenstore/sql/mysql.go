@@ -36,9 +36,10 @@ var endMySQLMigration = []string{
 // some of the statements later.
 func mysqlCheck(ctx context.Context, s *Store) error {
 	var autocommit, flush, packet, binlog, syncBinlog, rollback int
-	var version, mode, format string
+	var version, mode, format, completion string
 	err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit, @@global.max_allowed_packet, "+
-		"@@global.log_bin, @@global.sync_binlog, version(), @@sql_mode, @@binlog_format, @@innodb_rollback_on_timeout").Scan(&autocommit, &flush, &packet, &binlog, &syncBinlog, &version, &mode, &format, &rollback)
+		"@@global.log_bin, @@global.sync_binlog, version(), @@sql_mode, @@binlog_format, @@innodb_rollback_on_timeout, @@completion_type").Scan(
+		&autocommit, &flush, &packet, &binlog, &syncBinlog, &version, &mode, &format, &rollback, &completion)
 	if err != nil {
 		return err
 	}
@@ -54,6 +55,9 @@ func mysqlCheck(ctx context.Context, s *Store) error {
 	case binlog == 1 && format == "STATEMENT":
 		// The server refuses each write at READ COMMITTED, which is what expiry and decisions use.
 		return fmt.Errorf("%w: binlog_format is STATEMENT, so the server refuses to remove expired records (error 1665): set it to ROW or MIXED", errSetting)
+	case completion != "NO_CHAIN":
+		// A COMMIT begins another transaction, and what the next user of the connection writes would not be committed.
+		return fmt.Errorf("%w: completion_type is %s: set it to NO_CHAIN for this connection", errSetting, completion)
 	case strings.Contains(mode, "EMPTY_STRING_IS_NULL"):
 		return fmt.Errorf("%w: sql_mode has EMPTY_STRING_IS_NULL, and a record has empty columns that are not NULL: remove it for this connection", errSetting)
 	}
