@@ -74,7 +74,7 @@ import (
 //   - On MySQL and MariaDB the handler has to lose the transaction, by ROLLBACK or by a deadlock whose
 //     error it ignores, and to commit another one by a statement of its own: after ROLLBACK that is
 //     one of READ WRITE. The outcome is unknown then, and no retry runs, unless
-//     the connection is lost too, or the handler fails and has hidden the COMMIT. It hides that if it
+//     the connection is lost too, as by COMMIT RELEASE, or the handler fails and has hidden the COMMIT. It hides that if it
 //     begins a third transaction by AND CHAIN or READ WRITE and loses it to a deadlock, if it sends SET
 //     TRANSACTION READ WRITE last, or if it turns autocommit on and off again. A duplicate on another
 //     instance may also run and pay between the loss and the handler's answer, because nothing holds the key
