@@ -1,17 +1,13 @@
 package queue
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 func receive(t testing.TB, q *Queue, want string, attempt int) *Delivery {
@@ -247,137 +243,4 @@ func TestQueueLongPartition(t *testing.T) {
 	}
 	ack(t, now)
 	wantQueue(t, cut)
-}
-
-// Sessions are killed while consumers work: each element is processed, and
-// acknowledged once.
-func TestQueueReceiveUnderSessionKills(t *testing.T) {
-	t.Parallel()
-	const consumers, elements = 3, 60
-	server := testserver.SharedZooKeeper(t)
-	cfg := sharedConfig(t)
-	// A server does not answer the requests of a session that was closed over another
-	// connection. So an Ack may take as long as a write may stay unanswered, 12 seconds.
-	cfg.SessionTimeout = 30 * time.Second
-	producer := MustNew(open(t, cfg), "/q")
-	// Each of the fifteen kills may make an Ack wait that long.
-	ctx, done := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer done()
-	var mu sync.Mutex
-	acked, doubt := map[string]int{}, map[string]bool{}
-	batch := make([][]byte, elements)
-	for i := range batch {
-		batch[i] = fmt.Append(nil, i)
-	}
-	if _, err := producer.OfferAll(bounded(t), batch); err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for i := range consumers {
-		proxy := testserver.StartZooKeeperProxy(t, server[0])
-		cfg := cfg
-		cfg.Servers = []string{proxy.Addr()}
-		q := MustNew(open(t, cfg), "/q")
-		wg.Go(func() {
-			for n := 0; ; n++ {
-				d, err := q.Receive(ctx)
-				if ctx.Err() != nil {
-					return
-				}
-				if err != nil {
-					t.Errorf("Receive() = %v", err)
-					return
-				}
-				if n%4 == i { // at one moment or another of what follows
-					go func() {
-						id, _ := proxy.Session()
-						_ = testserver.KillSession(server[0], id, password(proxy))
-					}()
-				}
-				var in *InDoubtError
-				err = d.Ack(bounded(t))
-				mu.Lock()
-				switch {
-				case err == nil:
-					acked[string(d.Data)]++
-				case errors.As(err, &in):
-					doubt[string(d.Data)] = true
-				case !errors.Is(err, driver.ErrLeaseLost):
-					t.Errorf("Ack() = %v", err)
-				}
-				mu.Unlock()
-				left, err := producer.Len(bounded(t))
-				if err != nil {
-					t.Errorf("Len() = %v", err)
-				}
-				if left == 0 {
-					done()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for i := range elements {
-		e := fmt.Sprint(i)
-		if n := acked[e]; n > 1 || n == 0 && !doubt[e] {
-			t.Errorf("%s was acknowledged %d times, in doubt: %v", e, n, doubt[e])
-		}
-	}
-}
-
-// Two Queues of a client receive at the same time. The one that comes second leaves the element
-// to the first, and finds it again when its lock is free.
-func TestQueueElementThatAnotherQueueReceives(t *testing.T) {
-	t.Parallel()
-	r := newQueueRig(t)
-	id := offer(t, r.q, "a")[0]
-	names, _, err := r.Raw.Children(r.q.path)
-	if err != nil || len(names) != 1 || !strings.Contains(names[0], id) {
-		t.Fatalf("Children() = %v, %v; want the element %s", names, err, id)
-	}
-	claim, _, err := sessionOf(r.Client).Claim(lockOf(r.q.path + "/" + names[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d, err := r.q.TryReceive(bounded(t)); !errors.Is(err, ErrEmpty) {
-		t.Errorf("TryReceive() = %v, %v; want %v", d, err, ErrEmpty)
-	}
-	claim.Free()
-	ack(t, receive(t, r.q, "a", 1))
-	wantQueue(t, r.direct)
-}
-
-// Another consumer locks the element after TryReceive looked at it. That is no failure.
-func TestQueueTryReceiveBesideAnotherConsumer(t *testing.T) {
-	t.Parallel()
-	for name, kept := range map[string]bool{"which keeps it": true, "which gives it back": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newQueueRig(t)
-			offer(t, r.direct, "x")
-			lock := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/lock")))
-			received := make(chan *Delivery, 1)
-			go func() {
-				d, err := r.q.TryReceive(bounded(t))
-				if kept && !errors.Is(err, ErrEmpty) || !kept && err != nil {
-					t.Errorf("TryReceive() = %v, %v", d, err)
-				}
-				received <- d
-			}()
-			await(t, "the request for the lock", lock.Held())
-			other := receive(t, r.direct, "x", 1)
-			if !kept {
-				recipetest.Release(t, other)
-			}
-			lock.Release()
-			if d := <-received; d != nil {
-				if d.Attempt != 2 {
-					t.Errorf("TryReceive() is delivery %d, want 2", d.Attempt)
-				}
-				other = d
-			}
-			ack(t, other)
-			wantQueue(t, r.direct)
-		})
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -79,6 +78,15 @@ func TestQueueLostReplies(t *testing.T) {
 				r.Errorf("OfferAll() = %v, %v", ids, err)
 			}
 			wantQueue(r, r.direct, "a", "b")
+			return lost
+		},
+		"named offer": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
+			offerNamed(r, r.q, "warm", "up", true) // the parent of the names is there
+			wantQueue(r, r.direct, "up")
+			lost := lose()
+			offerNamed(r, r.q, "n", "x", true)
+			offerNamed(r, r.direct, "n", "y", false)
+			wantQueue(r, r.direct, "x")
 			return lost
 		},
 		"poll": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
@@ -237,66 +245,6 @@ func TestQueueReceiveAbandoned(t *testing.T) {
 	}
 	reply.Release()
 	ack(t, receive(t, r.direct, "a", 2))
-}
-
-// The caller of Ack leaves, and Ack goes on.
-func TestQueueAckAbandoned(t *testing.T) {
-	t.Parallel()
-	r := newQueueRig(t)
-	offer(t, r.q, "a")
-	d := receive(t, r.q, "a", 1)
-	reply := r.Proxy.HoldNextReply(r.writes())
-	ctx, cancel := context.WithCancel(bounded(t))
-	go func() { <-reply.Held(); cancel() }()
-	if err := d.Ack(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("Ack() = %v, want ErrUnavailable and %v", err, context.Canceled)
-	}
-	reply.Release()
-	ack(t, d)
-	wantQueue(t, r.direct)
-}
-
-// More writes at once than there are stamps.
-func TestQueueWaitsForStamp(t *testing.T) {
-	t.Parallel()
-	r := newQueueRig(t)
-	all := r.stamps()
-	offered := make(chan error, 1)
-	go func() {
-		_, err := r.q.Offer(bounded(t), []byte("a"))
-		offered <- err
-	}()
-	select {
-	case err := <-offered:
-		t.Fatalf("Offer() = %v, want it to wait", err)
-	case <-time.After(50 * time.Millisecond): // that nothing happens can only be waited for
-	}
-	for _, sl := range all {
-		sl.Free()
-	}
-	if err := <-offered; err != nil {
-		t.Errorf("Offer() = %v", err)
-	}
-}
-
-// The session is given up with a write on its way, whose reply may yet come.
-func TestQueueInDoubtWhenGivenUp(t *testing.T) {
-	t.Parallel()
-	r := newQueueRig(t)
-	offer(t, r.q, "mine")
-	reply := r.Proxy.HoldNextReply(r.writes())
-	taken := make(chan error, 1)
-	go func() {
-		_, err := r.q.Take(bounded(t))
-		taken <- err
-	}()
-	await(t, "held reply", reply.Held())
-	sessionOf(r.Client).Session.Trust.GiveUp()
-	doubt, ok := errors.AsType[*InDoubtError](<-taken)
-	if !ok || string(doubt.Elements[0].Data) != "mine" {
-		t.Errorf("Take() = %v, want an *InDoubtError that carries the element", doubt)
-	}
-	wantQueue(t, r.direct)
 }
 
 // A lock ends after an element was found locked, and before there is a watch for

@@ -129,24 +129,3 @@ func TestQueueOfManyOffersUnderANameOneStands(t *testing.T) {
 	}
 	wantQueue(t, MustNew(c[0], "/app/q"), "x")
 }
-
-// A connection breaks with the offer on its way: it is there once.
-func TestQueueNamedOfferLosesItsReply(t *testing.T) {
-	t.Parallel()
-	for name, lose := range map[string]func(queueRig) <-chan struct{}{
-		"reply lost":   func(r queueRig) <-chan struct{} { return r.Proxy.DropNextReply(r.writes()) },
-		"request lost": func(r queueRig) <-chan struct{} { return r.Proxy.DropNextRequest(r.writes()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newQueueRig(t)
-			offerNamed(t, r.q, "warm", "up", true) // the parent of the names is there
-			wantQueue(t, r.direct, "up")
-			lost := lose(r)
-			offerNamed(t, r.q, "n", "x", true)
-			await(t, "the loss", lost)
-			offerNamed(t, r.direct, "n", "y", false)
-			wantQueue(t, r.direct, "x")
-		})
-	}
-}

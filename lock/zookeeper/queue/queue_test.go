@@ -2,12 +2,10 @@ package queue
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -227,74 +225,6 @@ func TestQueueParentDeleted(t *testing.T) {
 	wantQueue(t, q)
 }
 
-// Producers and consumers of several clients: each element once, and a consumer
-// sees those of one producer in their order.
-func TestQueueManyProducersAndConsumers(t *testing.T) {
-	t.Parallel()
-	const producers, consumers, each = 3, 4, 25
-	clients := crowd(t, 3)
-	ctx, done := context.WithCancel(bounded(t))
-	var made, used sync.WaitGroup
-	var mu sync.Mutex
-	seen := map[string]int{}
-	for i, c := range clients {
-		q := MustNew(c, "/q")
-		for j := range producers {
-			made.Go(func() {
-				for k := 0; k < each; k += 2 {
-					batch := [][]byte{fmt.Appendf(nil, "%d.%d %d", i, j, k)}
-					if k+1 < each {
-						batch = append(batch, fmt.Appendf(nil, "%d.%d %d", i, j, k+1))
-					}
-					if _, err := q.OfferAll(bounded(t), batch); err != nil {
-						t.Errorf("OfferAll() = %v", err)
-					}
-				}
-			})
-		}
-		for range consumers {
-			used.Go(func() {
-				last := map[string]int{}
-				for {
-					e, err := q.Take(ctx)
-					if errors.Is(err, context.Canceled) {
-						return // all have been seen; it may be in doubt about another's
-					}
-					if err != nil {
-						t.Errorf("Take() = %v", err)
-						return
-					}
-					var producer string
-					var k int
-					_, _ = fmt.Sscan(string(e.Data), &producer, &k)
-					if k < last[producer] {
-						t.Errorf("%s after %d", e.Data, last[producer])
-					}
-					last[producer] = k
-					mu.Lock()
-					seen[string(e.Data)]++
-					if len(seen) == len(clients)*producers*each {
-						done()
-					}
-					mu.Unlock()
-				}
-			})
-		}
-	}
-	made.Wait()
-	used.Wait()
-	done()
-	for e, n := range seen {
-		if n != 1 {
-			t.Errorf("%s was taken %d times", e, n)
-		}
-	}
-	if want := len(clients) * producers * each; len(seen) != want {
-		t.Errorf("%d elements were taken, want %d", len(seen), want)
-	}
-	wantQueue(t, MustNew(clients[0], "/q"))
-}
-
 // Nobody can be asked: calls fail, those that wait go on.
 func TestQueueUnavailable(t *testing.T) {
 	t.Parallel()
@@ -353,24 +283,4 @@ func TestQueuePeekPassesAnElementThatIsGone(t *testing.T) {
 		t.Errorf("Peek() = %q, want b", got)
 	}
 	wantQueue(t, r.q, "b")
-}
-
-// A process reads each element once, however often it picks.
-func TestQueueReadsEachElementOnce(t *testing.T) {
-	t.Parallel()
-	r := newQueueRig(t)
-	seen := r.Proxy.Count(r.q.path + "/e-")
-	offer(t, r.direct, "a", "b", "c", "d", "e")
-	for _, want := range []string{"a", "b", "c"} {
-		if e, err := r.q.Remove(bounded(t)); err != nil || string(e.Data) != want {
-			t.Errorf("Remove() = %q, %v, want %s", e.Data, err, want)
-		}
-	}
-	for _, want := range []string{"d", "e"} {
-		ack(t, receive(t, r.q, want, 1))
-	}
-	wantQueue(t, r.q)
-	if n := seen.Seen().Requests[testserver.OpGetData]; n != 5 {
-		t.Errorf("%d reads of 5 elements, want 5", n)
-	}
 }

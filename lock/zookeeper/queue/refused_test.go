@@ -9,7 +9,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -106,6 +105,7 @@ func TestQueueReadsGivenUp(t *testing.T) {
 		call call
 	}{
 		"length":             {data, "/q", callLen},
+		"list to poll":       {list, "/q", callPoll},
 		"list to peek":       {list, "/q", callPeek},
 		"element to peek":    {data, "/q/e-", callPeek},
 		"room for an offer":  {data, "/q", callOffer},
@@ -131,31 +131,6 @@ func TestQueueReadsGivenUp(t *testing.T) {
 			wantQueue(t, r.q, "a")
 		})
 	}
-}
-
-// An operator deletes the queue each time that an offer has made it again.
-func TestQueueThatVanishesBeforeEachOffer(t *testing.T) {
-	t.Parallel()
-	r := newQueueRig(t)
-	offered := make(chan error, 1)
-	write := r.Proxy.HoldNext(r.writes())
-	go func() { offered <- callOffer(bounded(t), r.q) }()
-	for try := range held.MaxTries {
-		await(t, "a write", write.Held())
-		if err := r.Raw.Delete(r.q.path, -1); err != nil {
-			t.Fatal(err)
-		}
-		now := write
-		if try+1 < held.MaxTries {
-			write = r.Proxy.HoldNext(r.writes())
-		}
-		now.Release()
-	}
-	if err := <-offered; !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("Offer() = %v, want %v", err, driver.ErrUnavailable)
-	}
-	offer(t, r.q, "a")
-	wantQueue(t, r.direct, "a")
 }
 
 // A session has as many locks as it may have. It can still acknowledge, and then gets another element.

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 // Everybody who waits gets one element, and who gives up gets none.
@@ -104,19 +103,6 @@ func TestQueuePollWaitsForAnotherTrial(t *testing.T) {
 	}
 }
 
-// A caller that gives up does not learn whether the queue is empty.
-func TestQueuePollGivenUp(t *testing.T) {
-	t.Parallel()
-	q := MustNew(crowd(t, 1)[0], "/q")
-	offer(t, q, "x")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, ok, err := q.Poll(ctx); ok || !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("Poll() = %v, %v, want %v and %v", ok, err, driver.ErrUnavailable, context.Canceled)
-	}
-	wantQueue(t, q, "x")
-}
-
 // counted counts how often its end is waited for.
 type counted struct {
 	context.Context
@@ -149,37 +135,4 @@ func TestQueueTakeIsQuietWhileItWaits(t *testing.T) {
 	if err := <-taken; err != nil {
 		t.Errorf("Take() = %v", err)
 	}
-}
-
-// Two callers of a client share its list. When one of them has read it again, the other picks again.
-func TestQueueNewListWakesOtherCallers(t *testing.T) {
-	t.Parallel()
-	c := crowd(t, 2)
-	q := MustNew(c[0], "/q")
-	offer(t, q, "x")
-	wantQueue(t, q, "x")
-	known := q.elements(sessionOf(c[0]))
-	_, _, changed := known.pick()
-	offer(t, MustNew(c[1], "/q"), "y")
-	if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != "y" {
-		t.Fatalf("Peek() = %q, %v, want y", e.Data, err)
-	}
-	if !closed(changed) {
-		t.Error("the new list has not woken a caller that picked from the old one")
-	}
-	// An element can be picked as soon as its lock has ended.
-	p, _, _ := known.pick()
-	if p == nil {
-		t.Fatal("pick() = nil, want y")
-	}
-	ended := make(chan struct{})
-	close(ended)
-	known.mu.Lock()
-	known.busy[p.Name] = ended
-	known.mu.Unlock()
-	if p, _, _ := known.pick(); p == nil {
-		t.Error("pick() = nil after the lock has ended, want y")
-	}
-	known.free(*p, nil)
-	wantQueue(t, q, "y")
 }
