@@ -47,7 +47,8 @@
 //   - A setting that all callers have to agree on is the data of the parent, as in
 //     Semaphore.agreed. A child of the parent whose name line.Parse refuses, such as the
 //     "ready" of a barrier, is no place. Package internal/once writes what outlives a session.
-//   - If a holder keeps the next caller waiting, put the recipe into everyAsk (acl_test.go).
-//     The tests of lost messages, lost holders and ACLs then cover it. Add the recipe to the
-//     list above, and give it Participants if operators want to see them.
+//   - Put the recipe into the table of history_test.go, with the units that a caller takes. If a
+//     holder keeps the next caller waiting, put it into everyAsk (acl_test.go) too. The tests of
+//     lost messages, lost holders and ACLs then cover it. Add the recipe to the list above, and
+//     give it Participants if operators want to see them.
 package recipes

@@ -3,13 +3,11 @@ package recipes
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
@@ -180,42 +178,4 @@ func TestElectionObserveEndsWithTheClient(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A leader is told once, and replaces one that nobody has read.
-func TestElectionObserverTells(t *testing.T) {
-	t.Parallel()
-	o := &observer{ch: make(chan Participant, 1)}
-	a, b := Participant{Fence: driver.Fence{Token: 1}}, Participant{Fence: driver.Fence{Token: 2}}
-	tell := func(leaders ...Participant) {
-		t.Helper()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for _, l := range leaders {
-				o.tell(l)
-			}
-		}()
-		await(t, "told", done)
-	}
-	want := func(want ...Participant) {
-		t.Helper()
-		var got []Participant
-		for len(o.ch) > 0 {
-			got = append(got, <-o.ch)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("told %v, want %v", got, want)
-		}
-	}
-	tell(Participant{})
-	want(Participant{})
-	tell(Participant{}, a)
-	want(a)
-	tell(a, a)
-	want()
-	tell(b, a, b)
-	want(b)
-	tell(Participant{})
-	want(Participant{})
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -50,69 +49,6 @@ func TestCallsTellOfTheirEndedContext(t *testing.T) {
 	}
 }
 
-// A try that is given up while it looks at the line has no lock, and leaves no place.
-func TestTryGivenUpWhileItLooks(t *testing.T) {
-	t.Parallel()
-	for name, try := range map[string]func(r *rig, ctx context.Context) (*Lease, error){
-		"mutex": func(r *rig, ctx context.Context) (*Lease, error) {
-			return MustNewMutex(r.Client, linePath).TryAcquire(ctx)
-		},
-		"reader": func(r *rig, ctx context.Context) (*Lease, error) {
-			return MustNewRWMutex(r.Client, linePath).TryAcquireRead(ctx)
-		},
-		"writer": func(r *rig, ctx context.Context) (*Lease, error) {
-			return MustNewRWMutex(r.Client, linePath).TryAcquireWrite(ctx)
-		},
-		"semaphore": func(r *rig, ctx context.Context) (*Lease, error) {
-			return MustNewSemaphore(r.Client, linePath, 1).TryAcquire(ctx, 1)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, 0)
-			look := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(linePath)))
-			defer look.Release()
-			err := r.cancelAt(look, func(ctx context.Context) (*Lease, error) { return try(r, ctx) })
-			if !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) {
-				t.Errorf("try = %v, want %v and its cause", err, driver.ErrLocked)
-			}
-			look.Release()
-			r.wantClean(r.Client)
-		})
-	}
-}
-
-// A waiter that gives up behind a holder of its own client has no lock, and leaves no place.
-func TestGivenUpBehindItsOwnClient(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	m := MustNewMutex(r.Client, linePath)
-	holder := r.queue(bounded(t), m.Acquire).granted()
-	for range 3 {
-		ctx, cancel := context.WithCancel(bounded(t))
-		waiter := r.queue(ctx, m.Acquire)
-		until(t, "an heir", func() bool {
-			holder.place.mu.Lock()
-			defer holder.place.mu.Unlock()
-			return holder.place.heir != nil
-		})
-		cancel()
-		await(t, "answer", waiter.answered)
-		if waiter.lease != nil || !errors.Is(waiter.err, driver.ErrLocked) || !errors.Is(waiter.err, context.Canceled) {
-			t.Errorf("Acquire() given up = %v, %v, want %v and its cause", waiter.lease, waiter.err, driver.ErrLocked)
-		}
-		r.awaitPlaces(1)
-	}
-	holder.place.mu.Lock()
-	heir := holder.place.heir
-	holder.place.mu.Unlock()
-	if heir != nil {
-		t.Error("the holder has an heir that gave up")
-	}
-	recipetest.Release(r, holder)
-	r.wantClean(r.Client)
-}
-
 // A client with too many locks takes no place.
 func TestTooManyLocks(t *testing.T) {
 	t.Parallel()
@@ -127,6 +63,14 @@ func TestTooManyLocks(t *testing.T) {
 		t.Errorf("TryAcquire() of a second lock = %v, %v, want %v", l, err, driver.ErrUnavailable)
 	}
 	releaseAll(t, []*Lease{one})
+	if n := sessionOf(c).Session.Trust.Held(); n != 0 {
+		t.Errorf("the session has %d holds after the release, want 0", n)
+	}
+	two, err := MustNewMutex(c, "/two").TryAcquire(bounded(t))
+	if err != nil {
+		t.Fatalf("TryAcquire() after the release = %v", err)
+	}
+	releaseAll(t, []*Lease{two})
 }
 
 // The parent that a place was made with goes with it, so a path with a number in it leaves
@@ -148,6 +92,10 @@ func TestPlaceTakesItsParentAlong(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, driver.ErrLocked) { // this is no use of the line
+			t.Errorf("TryAcquire() = %v, %v, want %v", l, err, driver.ErrLocked)
+		}
+		recipetest.Idle(r, r.Client)
 		recipetest.Release(r, l)
 	}
 	m := MustNewMutex(r.Client, "/fresh")

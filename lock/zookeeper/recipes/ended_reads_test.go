@@ -7,7 +7,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -93,67 +92,4 @@ func TestWaiterBehindAWaiterThatGivesUp(t *testing.T) {
 	recipetest.Release(r, holder)
 	recipetest.Release(r, third.granted())
 	r.wantClean(r.Client)
-}
-
-// A write lease that ends while its downgrade begins gives no read lease.
-func TestDowngradeOfALeaseThatEnds(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	m := MustNewRWMutex(r.Client, linePath)
-	writer := r.queue(bounded(t), m.AcquireWrite).granted()
-	to := &place{lineup: m.ln, data: writer.place.data, Position: writer.place.Position}
-	to.Name, to.Role = reading+to.Name[len(writing):], reading
-	cl, err := writer.held.Table().Succeed(writer.held, to.path())
-	if err != nil || cl == nil {
-		t.Fatalf("Succeed() = %v, %v", cl, err)
-	}
-	recipetest.Release(r, writer)
-	l, err := cl.Acquire(bounded(t), held.Znode{
-		Make:   func(a *held.Attempt) (string, int64, error) { return exchange(a, writer, to) },
-		Delete: to.deletion, Tag: to,
-	})
-	if l != nil || !errors.Is(err, driver.ErrLeaseLost) {
-		t.Errorf("downgrade of a released lease = %v, %v, want %v", l, err, driver.ErrLeaseLost)
-	}
-	r.wantClean(r.Client)
-}
-
-// A session keeps nothing of a lease that has ended.
-func TestSessionForgetsLeases(t *testing.T) {
-	t.Parallel()
-	c := open(t, sharedConfig(t))
-	m := MustNewMutex(c, linePath)
-	for range 3 {
-		l, err := m.Acquire(bounded(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := sessionOf(c).Session.Trust.Held(); n != 1 {
-			t.Errorf("the session has %d holds, want 1", n)
-		}
-		releaseAll(t, []*Lease{l})
-		if n := sessionOf(c).Session.Trust.Held(); n != 0 {
-			t.Errorf("the session has %d holds after the release, want 0", n)
-		}
-	}
-}
-
-// A waiter gives up while it reads its znode after a hand-over. It does not take the missing answer
-// for a missing znode.
-func TestHandOverGivenUpWhileItReads(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	first, second := pairOf(t, r.Client)
-	first.ReleaseInBackground()
-	read := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(pathOf(second))))
-	defer read.Release()
-	ctx, cancel := context.WithCancel(bounded(t))
-	defer cancel()
-	go func() { <-read.Held(); cancel() }()
-	handed, err := second.awaitHandOver(ctx, first, second.held.Table().Client.Now().Add(-2*held.Young))
-	if handed || !errors.Is(err, driver.ErrLocked) || !errors.Is(err, context.Canceled) || second.Err() != nil {
-		t.Errorf("awaitHandOver() given up = %t, %v, want %v and its cause", handed, err, driver.ErrLocked)
-	}
-	read.Release()
-	releaseAll(t, []*Lease{second})
 }

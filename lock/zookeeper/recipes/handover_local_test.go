@@ -1,6 +1,7 @@
 package recipes
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // neighbours are two places of one session, side by side; the first has the lock.
@@ -91,58 +92,6 @@ func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
 	l.ReleaseInBackground()
 }
 
-// A place whose znode was deleted by hand while it waited is not handed the lock.
-func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
-	t.Parallel()
-	cfg := sharedConfig(t)
-	raw := rawConn(t, cfg.Servers)
-	c := open(t, cfg)
-	ln := MustNewMutex(c, "/m").ln
-	var places []*Lease
-	for range 2 {
-		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		places = append(places, l)
-	}
-	if err := places[0].begin(true, false); err != nil {
-		t.Fatal(err)
-	}
-	if got := places[1].neighbour([]line.Position{places[0].place.Position, places[1].place.Position}, 0); got == nil || got.held != places[0].held {
-		t.Fatalf("neighbour() = %v, want the first place", got)
-	}
-	if err := raw.Delete(pathOf(places[1]), -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
-		t.Fatal(err)
-	}
-	places[0].ReleaseInBackground()
-	handed, err := places[1].awaitHandOver(bounded(t), places[0], places[1].held.Table().Client.Now().Add(-held.Young))
-	if handed || !errors.Is(err, driver.ErrLeaseLost) {
-		t.Errorf("awaitHandOver() = %v, %v, want ErrLeaseLost", handed, err)
-	}
-}
-
-// Who gives up a place that never had its turn hands nothing over.
-func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
-	t.Parallel()
-	c := open(t, sharedConfig(t))
-	ln := MustNewMutex(c, "/m").ln
-	var places []*Lease
-	for range 3 {
-		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		places = append(places, l)
-	}
-	places[1].ReleaseInBackground()
-	if handed, err := places[2].awaitHandOver(bounded(t), places[1], places[2].held.Table().Client.Now()); handed || err != nil {
-		t.Errorf("awaitHandOver() = %v, %v, want to look again", handed, err)
-	}
-	places[0].ReleaseInBackground()
-	places[2].ReleaseInBackground()
-}
-
 // pairOf are two places of one session, side by side. The first has the lock.
 func pairOf(t *testing.T, c *zookeeper.Client) (first, second *Lease) {
 	t.Helper()
@@ -161,52 +110,66 @@ func pairOf(t *testing.T, c *zookeeper.Client) (first, second *Lease) {
 	return places[0], places[1]
 }
 
-// A waiter of long standing, whose znode is there, is handed the lock.
-func TestMutexHandOverAfterALongWait(t *testing.T) {
+// A waiter whose look at the line is old reads its znode before it believes in the lock.
+func TestHandOverAfterALongWait(t *testing.T) {
 	t.Parallel()
-	first, second := pairOf(t, open(t, sharedConfig(t)))
-	first.ReleaseInBackground()
-	handed, err := second.awaitHandOver(bounded(t), first, second.held.Table().Client.Now().Add(-2*held.Young))
-	if !handed || err != nil || second.Err() != nil {
-		t.Errorf("awaitHandOver() = %v, %v, want the lock", handed, err)
-	}
-	releaseAll(t, []*Lease{second})
-}
-
-// A place that is lost at the moment of the hand-over does not get the lock.
-func TestMutexHandOverToALostPlace(t *testing.T) {
-	t.Parallel()
-	for _, waited := range []int{0, 2} {
-		first, second := pairOf(t, open(t, sharedConfig(t)))
-		first.ReleaseInBackground()
-		_ = second.held.Lose()
-		looked := second.held.Table().Client.Now().Add(-time.Duration(waited) * held.Young)
-		for range 50 { // it may see the end of either place first
-			if handed, err := second.awaitHandOver(bounded(t), first, looked); !errors.Is(err, driver.ErrLeaseLost) {
-				t.Fatalf("awaitHandOver() = %v, %v, want %v", handed, err, driver.ErrLeaseLost)
+	for name, tt := range map[string]struct {
+		spoil func(r *rig, second string) // the znode of the waiter, before the hand-over
+		want  error
+		keeps bool // its place
+	}{
+		"the znode is there": {func(*rig, string) {}, nil, true},
+		"the znode is gone": {func(r *rig, second string) {
+			if err := r.Raw.Delete(second, -1); err != nil {
+				r.Fatal(err)
 			}
-		}
+		}, nil, false},
+		"the znode may not be read": {func(r *rig, second string) {
+			if _, err := r.Raw.SetACL(second, zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
+				r.Fatal(err)
+			}
+		}, zookeeper.ErrNotPermitted, false},
+		"given up meanwhile": {nil, context.Canceled, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, clock := still(t)
+			m := MustNewMutex(r.Client, linePath)
+			counter := r.Proxy.Count(r.Config.Chroot + linePath)
+			first := r.queue(bounded(t), m.Acquire).granted()
+			ctx, cancel := context.WithCancel(bounded(t))
+			defer cancel()
+			second := r.queue(ctx, m.Acquire)
+			until(t, "the second to have looked at the line", func() bool {
+				seen := counter.Seen()
+				return seen.Unanswered == 0 && seen.Requests[testserver.OpGetChildren2] == 2
+			})
+			place := r.Config.Chroot + linePath + "/" + r.places()[1].Name
+			clock.Advance(2 * held.Young)
+			if tt.spoil != nil {
+				tt.spoil(r, place)
+			} else {
+				read := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(place)))
+				defer read.Release()
+				go func() { <-read.Held(); cancel(); await(t, "answer", second.answered); read.Release() }()
+			}
+			first.ReleaseInBackground()
+			await(t, "answer", second.answered)
+			if !errors.Is(second.err, tt.want) {
+				t.Fatalf("Acquire() = %v, want %v", second.err, tt.want)
+			}
+			if second.err != nil {
+				if errors.Is(tt.want, context.Canceled) && !errors.Is(second.err, driver.ErrLocked) {
+					t.Errorf("Acquire() given up = %v, want %v", second.err, driver.ErrLocked)
+				}
+				r.wantClean(r.Client)
+				return
+			}
+			r.wantHeld(second.lease)
+			if kept := pathOf(second.lease) == place; kept != tt.keeps {
+				t.Errorf("the lock is at %s, the place was %s", pathOf(second.lease), place)
+			}
+			recipetest.Release(r, second.lease)
+		})
 	}
-}
-
-// A request to let go reaches the lease that has the lock now, over heirs that are gone. Without
-// an heir it goes nowhere.
-func TestRequestIsPassedOverHeirsThatAreGone(t *testing.T) {
-	t.Parallel()
-	first, second := pairOf(t, open(t, sharedConfig(t)))
-	third, err := first.place.lineup.enqueue(bounded(t), first.held.Table(), exclusive, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	third.place.passOn()
-	wantOpen(t, third.place.wish())
-	first.place.inherit(second)
-	second.place.inherit(third)
-	second.ReleaseInBackground()
-	first.place.passOn()
-	await(t, "the request", third.place.wish())
-	wantOpen(t, second.place.wish())
-	first.place.inherit(nil) // no lock is left held
-	second.place.inherit(nil)
-	releaseAll(t, []*Lease{first, third})
 }

@@ -2,7 +2,6 @@ package recipes
 
 import (
 	"encoding/binary"
-	"slices"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
@@ -37,9 +36,7 @@ func placeIn(path string) func(chroot string) testserver.Match {
 func TestLineParentsVanishUnderWay(t *testing.T) {
 	t.Parallel()
 	for name, moments := range map[string][]moment{
-		"grandparent":            {{container("/a/b"), []string{"/a"}}},
 		"grandparent, twice":     {{container("/a/b"), []string{"/a"}}, {container("/a/b"), []string{"/a"}}},
-		"parent":                 {{container("/a/b"), nil}, {container("/a/b/m"), []string{"/a/b"}}},
 		"parent and grandparent": {{container("/a/b"), nil}, {container("/a/b/m"), []string{"/a/b", "/a"}}},
 		"all of them":            {{container("/a/b"), nil}, {placeIn("/a/b/m"), []string{"/a/b/m", "/a/b", "/a"}}},
 	} {
@@ -75,48 +72,5 @@ func TestLineParentsVanishUnderWay(t *testing.T) {
 			r.wantHeld(l)
 			recipetest.Release(r, l)
 		})
-	}
-}
-
-// The servers remove what was made for a line when that is used no more, to the
-// last of its parents; below the chroot nothing is left of it. Those whose paths
-// have parents in common do not disturb each other while it goes on.
-func TestLineParentsAreNotLeftBehind(t *testing.T) {
-	t.Parallel()
-	z := testserver.StartZooKeeper(t, testserver.WithJVMArgs("-Dznode.container.checkIntervalMs=20"))
-	cfg := config(t, z.Hosts()...)
-	c, raw := open(t, cfg), rawConn(t, z.Hosts())
-	before, _, err := raw.Children(cfg.Chroot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := func(path string) func() bool {
-		return func() bool {
-			ok, _, err := raw.Exists(cfg.Chroot + path)
-			return err == nil && !ok
-		}
-	}
-	for range 3 {
-		a, err := MustNewMutex(c, "/orders/17/items/4/lock").Acquire(bounded(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := MustNewSemaphore(c, "/orders/18/seats", 2).Acquire(bounded(t), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		releaseAll(t, []*Lease{b})
-		until(t, "parent of one swept", gone("/orders/18"))
-		if _, err := a.Check(bounded(t)); err != nil {
-			t.Errorf("Check() beside it = %v, want a held lease", err)
-		}
-		releaseAll(t, []*Lease{a})
-		until(t, "parents swept", gone("/orders"))
-	}
-	after, _, err := raw.Children(cfg.Chroot)
-	slices.Sort(before)
-	slices.Sort(after)
-	if err != nil || !slices.Equal(before, after) {
-		t.Errorf("below the chroot: %q, %v, want %q as before", after, err, before)
 	}
 }

@@ -2,40 +2,11 @@ package recipes
 
 import (
 	"errors"
-	"sync"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
-
-// A client is closed while a lease is told of: who hears that it was acquired
-// hears of its end.
-func TestMutexTellsBothOrNeither(t *testing.T) {
-	t.Parallel()
-	for round := range 20 {
-		c := open(t, sharedConfig(t))
-		var told recorder[Event]
-		m := MustNewMutex(c, "/m", WithListener(told.Take))
-		l, err := m.ln.try(bounded(t), exclusive, func(l *Lease) error { return l.awaitTurn(bounded(t), first) }) // Acquire, before it tells
-		if err != nil {
-			t.Fatal(err)
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() { m.ln.tell(l) })
-		if round%2 == 0 {
-			told.Wait(t, 1)
-		}
-		if err := c.Close(bounded(t)); err != nil {
-			t.Errorf("Close() = %v", err)
-		}
-		got := told.Events()
-		wg.Wait()
-		if len(got) > 0 {
-			wantStates(t, got, Acquired, Lost)
-		}
-	}
-}
 
 // A lease is lost while its Acquire returns it, and the next one is told of
 // first. The older one's events do not come behind, as if it were held.

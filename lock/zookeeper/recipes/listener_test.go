@@ -1,16 +1,16 @@
 package recipes
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -57,43 +57,54 @@ func TestMutexTellsItsListener(t *testing.T) {
 	}
 }
 
-// With a listener, the loss of a znode is noticed though nobody asks.
-func TestMutexTellsOfADeletedPlace(t *testing.T) {
+// Holders with a listener, leaders, and holders that have called Revoked notice at once that an
+// operator has deleted their znode, also if the connection breaks in between.
+func TestDeletedPlaceIsNoticedAtOnce(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, 0)
-	var told recorder[Event]
-	l, err := MustNewMutex(r.Client, "/m", WithListener(told.Take)).Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
+	for name, take := range map[string]func(c *zookeeper.Client, listener Option) (*Lease, error){
+		"listener": func(c *zookeeper.Client, listener Option) (*Lease, error) {
+			return MustNewMutex(c, "/m", listener).Acquire(context.Background())
+		},
+		"leader": func(c *zookeeper.Client, _ Option) (*Lease, error) {
+			return MustNewElection(c, "/m", "me").Campaign(context.Background())
+		},
+		"Revoked": func(c *zookeeper.Client, _ Option) (*Lease, error) {
+			l, err := MustNewMutex(c, "/m").Acquire(context.Background())
+			if err == nil {
+				l.Revoked()
+			}
+			return l, err
+		},
+	} {
+		for _, away := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, away %t", name, away), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, 0)
+				var told recorder[Event]
+				l, err := take(r.Client, WithListener(told.Take))
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx := l.Context(t.Context())
+				if away {
+					r.Proxy.Refuse(true)
+					r.Proxy.Cut()
+				}
+				if err := r.Raw.Delete(pathOf(l), -1); err != nil {
+					t.Fatal(err)
+				}
+				r.Proxy.Refuse(false)
+				await(t, "end of the context", ctx.Done())
+				r.wantLost(l)
+				if !errors.Is(context.Cause(ctx), driver.ErrLeaseLost) {
+					t.Errorf("cause %v, want %v", context.Cause(ctx), driver.ErrLeaseLost)
+				}
+				if name == "listener" {
+					wantStates(t, told.Wait(t, 2), Acquired, Lost)
+				}
+			})
+		}
 	}
-	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
-		t.Fatal(err)
-	}
-	wantStates(t, told.Wait(t, 2), Acquired, Lost)
-	next, err := MustNewMutex(r.Other, "/m").Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	next.ReleaseInBackground()
-}
-
-// A place is lost and found again behind the holder's back: the connection
-// breaks between its deletion and the news of it.
-func TestMutexTellsOfADeletionWhileAway(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	var told recorder[Event]
-	l, err := MustNewMutex(r.Client, "/m", WithListener(told.Take)).Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Proxy.Refuse(true)
-	r.Proxy.Cut()
-	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
-		t.Fatal(err)
-	}
-	r.Proxy.Refuse(false)
-	wantStates(t, told.Wait(t, 2), Acquired, Lost)
 }
 
 // A listener that is slow holds up nobody, misses nothing, and is waited for.
@@ -142,26 +153,6 @@ func TestCloseWaitsForListeners(t *testing.T) {
 		t.Error("Acquire() after Close() succeeded")
 	}
 	wantStates(t, told.Events(), want...)
-}
-
-// A lost reply is nothing that a listener hears of.
-func TestMutexListenerAndALostCreate(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	create(t, r.Raw, r.Config.Chroot+"/m", 0) // or the first create is refused
-	var told recorder[Event]
-	m := MustNewMutex(r.Client, "/m", WithListener(told.Take))
-	lost := r.Proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/m/"+exclusive+"-")))
-	l, err := m.Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	await(t, "the loss", lost)
-	recipetest.Release(r, l)
-	wantStates(t, told.Wait(t, 2), Acquired, Released)
-	if names, _, err := r.Raw.Children(r.Config.Chroot + "/m"); err != nil && !errors.Is(err, zk.ErrNoNode) || len(names) > 0 {
-		t.Errorf("left behind: %v, %v", names, err)
-	}
 }
 
 // A session may end at the moment when a new lease is told. Neither waits for the other.

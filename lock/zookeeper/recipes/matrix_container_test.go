@@ -19,16 +19,17 @@ func TestMatrixContainersAreSwept(t *testing.T) {
 	cfg := config(t, z.Hosts()...)
 	clients := []*zookeeper.Client{open(t, cfg), open(t, cfg)}
 	raw := rawConn(t, z.Hosts())
+	there := func(path string) bool {
+		ok, _, err := raw.Exists(cfg.Chroot + path)
+		return ok || err != nil
+	}
 	wantSwept := func() {
 		t.Helper()
 		if _, _, err := queue.MustNew(clients[0], "/app/queue").Poll(bounded(t)); err != nil {
 			t.Errorf("Poll() = %v", err)
 		}
 		for _, f := range everyAsk(clients[0])[1:] {
-			until(t, f.path+" swept", func() bool {
-				ok, _, err := raw.Exists(cfg.Chroot + f.path)
-				return err == nil && !ok
-			})
+			until(t, f.path+" swept", func() bool { return !there(f.path) })
 		}
 	}
 	for _, c := range slices.Concat(clients, clients) {
@@ -49,21 +50,33 @@ func TestMatrixContainersAreSwept(t *testing.T) {
 		if f.name == "delivery" {
 			continue // both would find the queue empty and offer an element
 		}
-		w := &load{history: newHistory(), t: t, name: f.name}
-		for who, c := range clients {
+		for _, c := range clients {
 			wg.Go(func() {
 				for range 30 {
-					w.use(bounded(t), c, who, everyAsk(c)[i].ask, takeWrite, dropWrite, true)
+					l, err := everyAsk(c)[i].ask(bounded(t))
+					if err != nil {
+						t.Errorf("%s = %v", f.name, err)
+						return
+					}
+					releaseAll(t, []driver.Lease{l})
 				}
 			})
 		}
-		defer func() {
-			if n := w.done.Load(); n != 60 {
-				t.Errorf("%s was had %d times, want 60", w.name, n)
-			}
-			w.want(t, rwModel)
-		}()
 	}
 	wg.Wait()
 	wantSwept()
+	// The parents of a line go too, to the last of them, but not from under another line.
+	deep, err := MustNewMutex(clients[0], "/orders/17/items/4/lock").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside, err := MustNewSemaphore(clients[0], "/orders/18/seats", 2).Acquire(bounded(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	releaseAll(t, []*Lease{beside})
+	until(t, "parent of one swept", func() bool { return !there("/orders/18") })
+	wantHeldStill(t, []*Lease{deep})
+	releaseAll(t, []*Lease{deep})
+	until(t, "parents swept", func() bool { return !there("/orders") })
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -110,33 +108,4 @@ func TestParticipantsOfAnRWMutex(t *testing.T) {
 	}
 	releaseAll(t, []*Lease{writer})
 	releaseAll(t, []*Lease{<-read})
-}
-
-// A leader without a task is refused before it stands for election.
-func TestRunAsLeaderWithoutAFunction(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	e := MustNewElection(r.Client, "/e", "one")
-	if err := e.RunAsLeader(bounded(t), nil); err == nil {
-		t.Error("RunAsLeader(nil) = nil, want an error")
-	}
-	if them, err := e.Participants(bounded(t)); err != nil || len(them) != 0 {
-		t.Errorf("Participants() = %+v, %v, want nobody", them, err)
-	}
-	// Neither does it wait behind a leader to find out.
-	leader, err := MustNewElection(r.Other, "/e", "two").Campaign(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	began := time.Now()
-	if err := e.RunAsLeader(ctx, nil); err == nil || ctx.Err() != nil {
-		t.Errorf("RunAsLeader(nil) = %v after %v, want an error at once", err, time.Since(began))
-	}
-	var task func(context.Context, driver.Fence) error
-	if err := e.RunAsLeader(ctx, task); err == nil {
-		t.Error("RunAsLeader() of a nil function = nil, want an error")
-	}
-	releaseAll(t, []*Lease{leader})
 }

@@ -2,6 +2,7 @@ package recipes
 
 import (
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,6 +40,10 @@ func TestRegister(t *testing.T) {
 	want(a, "two", 2)
 	save(a, "", 2, nil)
 	want(b, "", 3)
+	// A version that no znode has is a conflict. Its lower half may be that of any version.
+	for _, version := range []int64{-1, math.MinInt64, math.MaxInt32, math.MaxInt32 + 1, 1 << 32, 1<<32 + 3, math.MaxInt64} {
+		save(a, "no", version, ErrConflict)
+	}
 	wrong := Registers(r.Client)("relative")
 	if err := wrong.Save(bounded(t), nil, 0); err == nil || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Save() at a relative path = %v, want an error of the path", err)
@@ -47,7 +52,7 @@ func TestRegister(t *testing.T) {
 		t.Errorf("Load() at a relative path = %q, %d, %v, want an error of the path", data, v, err)
 	}
 
-	// zookeeper.Lost replies and requests.
+	// Lost replies and requests.
 	match := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/some/value"))
 	for i, lose := range []func(testserver.Match) <-chan struct{}{r.Proxy.DropNextReply, r.Proxy.DropNextRequest} {
 		lost := lose(match)

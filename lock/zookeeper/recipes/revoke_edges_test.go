@@ -72,33 +72,6 @@ func TestRevokeTwiceAtOnce(t *testing.T) {
 	recipetest.Release(r, l)
 }
 
-// A holder that was asked finds the request again after a reconnect. The next holder of the same
-// client is not asked.
-func TestRequestIsFoundAgain(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	m := MustNewMutex(r.Client, linePath)
-	l := r.queue(bounded(t), m.Acquire).granted()
-	second := r.queue(bounded(t), m.Acquire)
-	counter := r.Proxy.Count(pathOf(l))
-	revoked := l.Revoked()
-	r.awaitReads(counter, 2)
-	if err := MustNewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "Revoked()", revoked)
-	r.awaitReads(counter, 4)
-	r.Proxy.Cut()
-	r.awaitReads(counter, 6)
-	r.wantHeld(l)
-	recipetest.Release(r, l)
-	next := second.granted()
-	r.wantHeld(next)
-	wantOpen(t, next.Revoked())
-	recipetest.Release(r, next)
-	r.wantClean(r.Client)
-}
-
 // A request after the end of a lease does not reach its former holder. So it can be passed on.
 func TestRequestAfterTheEndOfALease(t *testing.T) {
 	t.Parallel()

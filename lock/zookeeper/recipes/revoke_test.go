@@ -103,16 +103,26 @@ func TestRevokeWhileTheHolderIsAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantOpen(t, l.Revoked())
+	second := r.call(bounded(t), MustNewMutex(r.Client, "/m").Acquire)
+	until(t, "a second in line", func() bool { return len(participants(t, MustNewMutex(r.Other, "/m"))) == 2 })
+	revoked := l.Revoked()
+	r.Proxy.Cut()
+	until(t, "connected again", func() bool { return r.Client.Locker().Ping(bounded(t)) == nil })
+	r.wantHeld(l)
+	wantOpen(t, revoked) // the reconnect asks nobody to let go
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
 	if err := MustNewMutex(r.Other, "/m").Revoke(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	r.Proxy.Refuse(false)
-	await(t, "Revoked()", l.Revoked())
+	await(t, "Revoked()", revoked)
 	r.wantHeld(l)
 	recipetest.Release(r, l)
+	next := second.granted()
+	r.wantHeld(next)
+	wantOpen(t, next.Revoked())
+	recipetest.Release(r, next)
 }
 
 func TestParticipants(t *testing.T) {
@@ -153,12 +163,17 @@ func TestParticipants(t *testing.T) {
 
 // A client hands the lock on to its own next place before the servers know. A
 // request that comes to the old place meanwhile is for the one that has the lock,
-// also where the first delete of the old place is lost.
+// also where the first delete of the old place is lost, and over a place that has gone since.
 func TestRevokeReachesTheHolderAfterAHandOver(t *testing.T) {
 	t.Parallel()
-	for name, goOn := range map[string]func(*testserver.Proxy, *testserver.Hold){
-		"and the delete comes late": func(_ *testserver.Proxy, deletes *testserver.Hold) { deletes.Release() },
-		"and the delete is lost":    func(p *testserver.Proxy, _ *testserver.Hold) { p.Cut() },
+	late := func(_ *testserver.Proxy, deletes *testserver.Hold) { deletes.Release() }
+	for name, tt := range map[string]struct {
+		goOn  func(*testserver.Proxy, *testserver.Hold)
+		twice bool // handed over
+	}{
+		"and the delete comes late":    {late, false},
+		"and the delete is lost":       {func(p *testserver.Proxy, _ *testserver.Hold) { p.Cut() }, false},
+		"and it was handed over twice": {late, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -167,11 +182,26 @@ func TestRevokeReachesTheHolderAfterAHandOver(t *testing.T) {
 			proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
 			counter := proxy.Count(cfg.Chroot + "/m")
 			cfg.Servers = []string{proxy.Addr()}
-			_, held, second := neighbours(t, cfg)
-			until(t, "the second to have looked at the line", func() bool {
-				seen := counter.Seen()
-				return seen.Unanswered == 0 && seen.Requests[testserver.OpGetChildren2] == 2
-			})
+			c, held, second := neighbours(t, cfg)
+			looked := func(n int) {
+				t.Helper()
+				until(t, "the waiters to have looked at the line", func() bool {
+					seen := counter.Seen()
+					return seen.Unanswered == 0 && seen.Requests[testserver.OpGetChildren2] == n
+				})
+			}
+			looked(2)
+			third := make(chan *Lease, 1)
+			if tt.twice {
+				go func() {
+					l, err := MustNewMutex(c, "/m").Acquire(bounded(t))
+					if err != nil {
+						t.Errorf("Acquire() = %v", err)
+					}
+					third <- l
+				}()
+				looked(3)
+			}
 			old := pathOf(held)
 			deletes := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(old)))
 			defer deletes.Release()
@@ -181,11 +211,17 @@ func TestRevokeReachesTheHolderAfterAHandOver(t *testing.T) {
 			if lease == nil {
 				t.FailNow()
 			}
+			if tt.twice {
+				lease.ReleaseInBackground()
+				if lease = <-third; lease == nil {
+					t.FailNow()
+				}
+			}
 			wantOpen(t, lease.Revoked())
 			if err := asker.Revoke(bounded(t)); err != nil {
 				t.Fatalf("Revoke() = %v", err)
 			}
-			goOn(proxy, deletes)
+			tt.goOn(proxy, deletes)
 			await(t, "Revoked() of the holder", lease.Revoked())
 			if err := held.Release(bounded(t)); err != nil {
 				t.Errorf("Release() of the first = %v", err)

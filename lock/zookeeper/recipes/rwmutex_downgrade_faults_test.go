@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -147,27 +146,6 @@ func TestDowngradeFails(t *testing.T) {
 	}
 }
 
-// A client is abandoned during a downgrade. Its znode may stay until the end of the session, and the
-// old lease says so.
-func TestDowngradeOfAnAbandonedClient(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	m := MustNewRWMutex(r.Client, linePath)
-	held := r.queue(bounded(t), m.AcquireWrite).granted()
-	hold := r.Proxy.HoldNext(r.onLine())
-	defer hold.Release()
-	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
-	await(t, "held request", hold.Held())
-	r.Client.Abandon()
-	await(t, "answer", call.answered)
-	if !errors.Is(call.err, driver.ErrLeaseLost) {
-		t.Errorf("Downgrade() = %v, %v, want %v", call.lease, call.err, driver.ErrLeaseLost)
-	}
-	if err := held.Release(bounded(t)); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("Release() of a lock that may stay = %v, want %v", err, driver.ErrUnavailable)
-	}
-}
-
 // cancelAt makes a call and cancels it when something is held back.
 func (r *rig) cancelAt(hold *testserver.Hold, f ask) error {
 	r.Helper()
@@ -179,25 +157,4 @@ func (r *rig) cancelAt(hold *testserver.Hold, f ask) error {
 		r.Errorf("call = %v, want none", lease)
 	}
 	return err
-}
-
-// Nothing is answered any more, and the lock cannot be trusted: Downgrade ends
-// with that, and what it did is undone when there are answers again.
-func TestDowngradeWithoutAnswer(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 10*time.Second)
-	m := MustNewRWMutex(r.Client, linePath)
-	held := r.queue(bounded(t), m.AcquireWrite).granted()
-	reply := r.Proxy.HoldNextReply(r.onLine())
-	defer reply.Release()
-	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
-	await(t, "downgraded on the server", reply.Held())
-	r.Proxy.Refuse(true)
-	await(t, "answer", call.answered)
-	if !errors.Is(call.err, driver.ErrUnavailable) && !errors.Is(call.err, driver.ErrLeaseLost) {
-		t.Errorf("Downgrade() = %v, %v; want %v", call.lease, call.err, driver.ErrUnavailable)
-	}
-	await(t, "the old lease ends", held.Done())
-	r.Proxy.Restore()
-	r.wantClean(r.Client)
 }

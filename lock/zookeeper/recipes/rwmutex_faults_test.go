@@ -19,8 +19,8 @@ type lineKind struct {
 }
 
 var lineKinds = []lineKind{
+	{"mutex", func(c *zookeeper.Client) ask { return MustNewMutex(c, linePath).Acquire }, func(c *zookeeper.Client) ask { return MustNewMutex(c, linePath).Acquire }},
 	{"read", func(c *zookeeper.Client) ask { return MustNewRWMutex(c, linePath).AcquireRead }, func(c *zookeeper.Client) ask { return MustNewRWMutex(c, linePath).AcquireWrite }},
-	{"write", func(c *zookeeper.Client) ask { return MustNewRWMutex(c, linePath).AcquireWrite }, func(c *zookeeper.Client) ask { return MustNewRWMutex(c, linePath).AcquireRead }},
 	{"semaphore", func(c *zookeeper.Client) ask { return semAsk(c, 3, 2) }, func(c *zookeeper.Client) ask { return semAsk(c, 3, 2) }},
 }
 
@@ -44,46 +44,6 @@ func (r *rig) wantGood(l *Lease, others int) {
 		r.Errorf("Check() = %v, want a held lease", err)
 	}
 	r.awaitPlaces(1 + others)
-}
-
-func TestLineLostCreateReply(t *testing.T) {
-	onEachLine(t, func(r *rig, wants, _ ask) {
-		recipetest.Release(r, r.queue(bounded(r), wants).granted()) // so that the parent is there
-		lost := r.Proxy.DropNextReply(r.onLine())
-		l := r.call(bounded(r), wants).granted()
-		await(r, "the loss", lost)
-		r.wantGood(l, 0)
-		recipetest.Release(r, l)
-	})
-}
-
-func TestLineLostCreateRequest(t *testing.T) {
-	onEachLine(t, func(r *rig, wants, _ ask) {
-		lost := r.Proxy.DropNextRequest(r.onLine())
-		l := r.call(bounded(r), wants).granted()
-		await(r, "the loss", lost)
-		r.wantGood(l, 0)
-		recipetest.Release(r, l)
-	})
-}
-
-func TestLineLostDelete(t *testing.T) {
-	for name, lose := range map[string]func(r *rig) <-chan struct{}{
-		"reply":   func(r *rig) <-chan struct{} { return r.Proxy.DropNextReply(r.onLine()) },
-		"request": func(r *rig) <-chan struct{} { return r.Proxy.DropNextRequest(r.onLine()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			onEachLine(t, func(r *rig, wants, bars ask) {
-				l := r.queue(bounded(r), wants).granted()
-				next := r.queue(bounded(r), bars)
-				lost := lose(r)
-				recipetest.Release(r, l)
-				await(r, "the loss", lost)
-				r.wantGood(next.granted(), 0)
-				recipetest.Release(r, next.lease)
-			})
-		})
-	}
 }
 
 // A caller that gives up while its create is under way, the reply lost, leaves
@@ -146,21 +106,6 @@ func TestLineSessionKilledWaiting(t *testing.T) {
 	})
 }
 
-func TestLineSessionKilledHolding(t *testing.T) {
-	onEachLine(t, func(r *rig, wants, bars ask) {
-		l := r.queue(bounded(r), wants).granted()
-		next := r.queue(bounded(r), bars)
-		next.wantWaiting()
-		r.kill()
-		r.wantLost(l)
-		r.wantGood(next.granted(), 0)
-		recipetest.Release(r, next.lease)
-		if err := l.Release(bounded(r)); err != nil {
-			r.Errorf("Release() = %v", err)
-		}
-	})
-}
-
 // The line is removed by hand, parent and all, while one has the lock and one
 // waits: the waiter starts anew, and the holder is told when it asks.
 func TestLineParentDeletedWaiting(t *testing.T) {
@@ -196,16 +141,19 @@ func TestLinePlaceDeletedWaiting(t *testing.T) {
 	})
 }
 
-// The parent goes between an acquire's start and its create.
-func TestLineParentDeletedBeforeCreate(t *testing.T) {
+// The client is closed while a caller waits. The caller hears of it, and leaves no place.
+func TestLineClientClosedWaiting(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
-		create(r, r.Raw, r.Config.Chroot+linePath, 0)
-		hold := r.Proxy.HoldNext(r.onLine())
-		c := r.call(bounded(r), wants)
-		await(r, "held create", hold.Held())
-		r.removeLine()
-		hold.Release()
-		r.wantGood(c.granted(), 0)
-		recipetest.Release(r, c.lease)
+		held := r.queue(bounded(r), bars).granted()
+		c := r.queue(bounded(r), wants)
+		if err := r.Client.Close(bounded(r)); err != nil {
+			r.Errorf("Close() = %v", err)
+		}
+		await(r, "answer", c.answered)
+		if c.lease != nil || !errors.Is(c.err, driver.ErrUnavailable) {
+			r.Errorf("acquire = %v, %v; want %v", c.lease, c.err, driver.ErrUnavailable)
+		}
+		r.wantGood(held, 0)
+		recipetest.Release(r, held)
 	})
 }

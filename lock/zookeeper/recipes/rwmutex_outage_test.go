@@ -25,25 +25,6 @@ func TestLineReleasedDuringOutage(t *testing.T) {
 	})
 }
 
-// The connection breaks and comes back while the lock is held: the place stays.
-func TestLineReconnectWaiting(t *testing.T) {
-	onEachLine(t, func(r *rig, wants, bars ask) {
-		held := r.queue(bounded(r), bars).granted()
-		c := r.queue(bounded(r), wants)
-		r.watching(r.Client)
-		before := r.places()
-		r.Proxy.Cut()
-		until(r, "connected again", func() bool { return r.Proxy.Accepted() > 1 && sessionOf(r.Client).Session.Status.Usable() == nil })
-		if after := r.places(); len(after) != 2 || after[1].Name != before[1].Name {
-			r.Errorf("line is %v, want %v", after, before)
-		}
-		c.wantWaiting()
-		recipetest.Release(r, held)
-		r.wantGood(c.granted(), 0)
-		recipetest.Release(r, c.lease)
-	})
-}
-
 // An acquire that begins without a server ends when there is one again, and one
 // that is out of patience before leaves nothing.
 func TestLineAcquireAfterLostServer(t *testing.T) {

@@ -3,8 +3,6 @@ package recipes
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
-	"sync"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -36,79 +34,6 @@ func TestReadersWaitForTheLastWriterBefore(t *testing.T) {
 			t.Errorf("behindWriters(%v) = %v, %d; want %v, %d", tt.roles, turn, behind, tt.turn, tt.behind)
 		}
 	}
-}
-
-// Many readers and writers of several clients: a writer is alone, also while it
-// becomes a reader, and fences tell writers from all that came before.
-func TestRWMutexExcludes(t *testing.T) {
-	t.Parallel()
-	const callers, rounds = 6, 5
-	var mu sync.Mutex
-	var writers, readers int
-	var version, lastWrite uint64
-	inside := func(write bool, d int, fence uint64) uint64 {
-		mu.Lock()
-		defer mu.Unlock()
-		if write {
-			writers += d
-			if d > 0 {
-				version++
-				if fence <= lastWrite {
-					t.Errorf("writer's fence %d after %d", fence, lastWrite)
-				}
-				lastWrite = fence
-			}
-		} else {
-			readers += d
-			if d > 0 && fence < lastWrite {
-				t.Errorf("reader's fence %d after a writer's %d", fence, lastWrite)
-			}
-		}
-		if writers > 1 || writers == 1 && readers > 0 {
-			t.Errorf("%d writers and %d readers at once", writers, readers)
-		}
-		return version
-	}
-	var wg sync.WaitGroup
-	for i, c := range crowd(t, 3) {
-		m := MustNewRWMutex(c, "/app/rw")
-		for j := range callers {
-			rng := rand.New(rand.NewPCG(uint64(i), uint64(j)))
-			wg.Go(func() {
-				for range rounds {
-					write := rng.IntN(2) == 0
-					f := m.AcquireRead
-					if write {
-						f = m.AcquireWrite
-					}
-					lease, err := f(bounded(t))
-					if err != nil {
-						t.Errorf("acquire = %v", err)
-						return
-					}
-					v := inside(write, 1, lease.Fence().Token)
-					if write && rng.IntN(2) == 0 {
-						inside(true, -1, 0)
-						if lease, err = m.Downgrade(bounded(t), lease); err != nil {
-							t.Errorf("Downgrade() = %v", err)
-							return
-						}
-						write = false
-						if now := inside(false, 1, lease.Fence().Token); now != v {
-							t.Errorf("version %d after Downgrade(), want %d: a writer slipped in", now, v)
-						}
-					}
-					if now := inside(write, -1, 0); now != v {
-						t.Errorf("version %d at the end, want %d", now, v)
-					}
-					if err := lease.Release(bounded(t)); err != nil {
-						t.Errorf("Release() = %v", err)
-					}
-				}
-			})
-		}
-	}
-	wg.Wait()
 }
 
 // Everybody is served in the order of the line: readers between two writers

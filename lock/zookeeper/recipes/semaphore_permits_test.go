@@ -175,19 +175,6 @@ func TestSemaphorePermitsWrittenMeanwhile(t *testing.T) {
 	r.wantClean(r.Client, r.Other)
 }
 
-// A try at a path without a number writes it and goes on.
-func TestSemaphoreTryAtAPathWithoutANumber(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	create(t, r.Raw, r.Config.Chroot+linePath, zk.FlagPersistent)
-	l, err := MustNewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1)
-	if err != nil {
-		t.Fatalf("TryAcquire() = %v", err)
-	}
-	recipetest.Release(r, l)
-	r.wantClean(r.Client)
-}
-
 // A lost reply when the number is written, and one that says it is refused.
 func TestSemaphoreLostPermits(t *testing.T) {
 	t.Parallel()

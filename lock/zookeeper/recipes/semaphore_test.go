@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -48,93 +44,6 @@ func TestSemaphoreRule(t *testing.T) {
 			t.Errorf("enough(%v) = %v, %d; want %v", tt.roles, turn, behind, tt.turn)
 		}
 	}
-}
-
-// Callers of several clients, who want one to three permits each and sometimes
-// lose patience, never have more than there are, and leave nothing.
-func TestSemaphoreNeverExceedsItsPermits(t *testing.T) {
-	t.Parallel()
-	const permits, callers, rounds = 4, 6, 6
-	r := newRig(t, 0)
-	var inside gauge
-	var taken, interrupted atomic.Int64
-	var wg sync.WaitGroup
-	clients := []*zookeeper.Client{r.Client, r.Other, open(t, r.Config)}
-	for i, c := range clients {
-		sem := MustNewSemaphore(c, linePath, permits)
-		for j := range callers {
-			rng := rand.New(rand.NewPCG(uint64(i), uint64(j)))
-			wg.Go(func() {
-				for range rounds {
-					ctx, n := bounded(t), 1+rng.IntN(3)
-					if rng.IntN(4) == 0 {
-						var cancel context.CancelFunc
-						ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.IntN(20))*time.Millisecond)
-						defer cancel()
-					}
-					lease, err := sem.Acquire(ctx, n)
-					if err != nil {
-						if ctx.Err() == nil {
-							t.Errorf("Acquire() = %v", err)
-						}
-						interrupted.Add(1)
-						continue
-					}
-					taken.Add(1)
-					if now := inside.add(n); now > permits {
-						t.Errorf("%d permits are out", now)
-					}
-					inside.add(-n)
-					if rng.IntN(2) == 0 {
-						lease.ReleaseInBackground()
-					} else {
-						recipetest.Release(r, lease)
-					}
-				}
-			})
-		}
-	}
-	wg.Wait()
-	r.wantClean(clients...)
-	t.Logf("%d taken, %d interrupted, up to %d permits out", taken.Load(), interrupted.Load(), inside.most)
-	if taken.Load() == 0 {
-		t.Error("nothing was tested")
-	}
-}
-
-// Any permit released lets the next waiter in, whosever it was: N holders and a
-// few waiters all the time, a random holder goes, the first waiter must come.
-func TestSemaphoreMissesNoWaiter(t *testing.T) {
-	t.Parallel()
-	const permits, waiters, rounds = 4, 3, 60
-	r := newRig(t, 0)
-	clients := []*zookeeper.Client{r.Client, r.Other}
-	rng := rand.New(rand.NewPCG(1, 2))
-	enter := func() *caller { return r.queue(bounded(t), semAsk(clients[rng.IntN(2)], permits, 1)) }
-	var holders []*Lease
-	for range permits {
-		holders = append(holders, enter().granted())
-	}
-	var line []*caller
-	for range waiters {
-		line = append(line, enter())
-	}
-	for range rounds {
-		i := rng.IntN(permits)
-		recipetest.Release(r, holders[i])
-		holders[i] = line[0].granted()
-		line = append(line[1:], enter())
-		line[0].wantWaiting()
-	}
-	for len(line) > 0 {
-		recipetest.Release(r, holders[0])
-		holders = append(holders[1:], line[0].granted())
-		line = line[1:]
-	}
-	for _, l := range holders {
-		recipetest.Release(r, l)
-	}
-	r.wantClean(clients...)
 }
 
 // A big request is not overtaken by the small ones behind it.

@@ -14,7 +14,7 @@ func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	m, q := MustNewMutex(r.Client, "/m"), queue.MustNew(r.Client, "/q")
-	for i := range 20 {
+	for i := range 5 {
 		want := fmt.Sprint(i)
 		if _, err := q.Offer(bounded(t), []byte(want)); err != nil {
 			t.Fatalf("Offer() = %v", err)

@@ -76,6 +76,12 @@ func TestConstructorsRefuseWrongWiring(t *testing.T) {
 			wantPanic(t, "MustNew"+of+"() with "+name, func() { constructor.must(tt.in, tt.path) })
 		}
 	}
+	if _, err := NewElection(c, "/x", strings.Repeat("x", maxCandidate)); err != nil {
+		t.Errorf("NewElection() with the longest name = %v", err)
+	}
+	if l, err := MustNewElection(c, "/x", "").Campaign(bounded(t)); err == nil || l != nil {
+		t.Errorf("Campaign() without a name = %v, %v, want a refusal", l, err)
+	}
 	for _, permits := range []int{0, -1} {
 		if sem, err := NewSemaphore(c, "/x", permits); err == nil || sem != nil {
 			t.Errorf("NewSemaphore() of %d permits = %v, %v, want an error", permits, sem, err)
