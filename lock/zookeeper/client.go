@@ -164,6 +164,6 @@ func (c *Client) Namespace(path string) Namespace { return Namespace{c, path} }
 func (n Namespace) Namespace(path string) Namespace { return Namespace{n.c, n.prefix + path} }
 
 func (n Namespace) space() (*held.Client, string) {
-	core, _ := n.c.space()
-	return core, n.prefix
+	core, prefix := Space(n.c).space()
+	return core, prefix + n.prefix
 }

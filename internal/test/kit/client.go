@@ -172,6 +172,7 @@ type Transport interface {
 // Route is what an order is sent to, by its name in HTTP's paths.
 type Route string
 
+// The routes of the sample.
 const (
 	ToPayments Route = "payments" // with a key of the client's
 	ToTrades   Route = "trades"   // with an issued token

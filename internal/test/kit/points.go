@@ -62,7 +62,7 @@ func (v *Victim) ReleaseHeld() {
 // point is a moment in the life of a request.
 type point struct {
 	Name    string
-	PayUpTo upToFunc
+	PayUpTo UpTo
 
 	Begun              bool // the store knows of the attempt
 	Paid               bool // the money has moved
@@ -111,11 +111,11 @@ func deleteOf(path string) testserver.Match {
 	return testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(string(head)+path))
 }
 
-// upToFunc pays over each transport and returns once the victim has come to a
+// UpTo pays over each transport and returns once the victim has come to a
 // point with all payments.
-type upToFunc func(t testing.TB, v *Victim, name string) []RunningPayment
+type UpTo func(t testing.TB, v *Victim, name string) []RunningPayment
 
-func upToLogLine(step string) upToFunc {
+func upToLogLine(step string) UpTo {
 	return func(t testing.TB, v *Victim, name string) []RunningPayment {
 		t.Helper()
 		return v.StartPaymentsUpTo(t, name, step)
@@ -123,7 +123,7 @@ func upToLogLine(step string) upToFunc {
 }
 
 // UpToRedisCall holds a message to Redis, or its reply, for each payment.
-func UpToRedisCall(hold holdFunc, match func(key string) testserver.Match) upToFunc {
+func UpToRedisCall(hold holdFunc, match func(key string) testserver.Match) UpTo {
 	return func(t testing.TB, v *Victim, name string) []RunningPayment {
 		t.Helper()
 		var held []*testserver.Hold
@@ -141,7 +141,7 @@ func UpToRedisCall(hold holdFunc, match func(key string) testserver.Match) upToF
 // upToDelete holds the first delete of one of the locks' znodes. All writes go over
 // one connection, sometimes several in a Multi, so later ones are held with it. With
 // a marker, the first delete moves the lock below its marker.
-func upToDelete(hold holdFunc, below func(*Victim) string) upToFunc {
+func upToDelete(hold holdFunc, below func(*Victim) string) UpTo {
 	return func(t testing.TB, v *Victim, name string) []RunningPayment {
 		t.Helper()
 		var deletes []testserver.Match

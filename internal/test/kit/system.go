@@ -121,9 +121,11 @@ func WithFlags(f ...string) LaunchOption {
 // after it.
 func WithLatency(d time.Duration) LaunchOption { return WithFlags("--processor-latency", d.String()) }
 
-// ThroughZooKeeper and ThroughRedis put a proxy between.
+// ThroughZooKeeper puts a proxy between the instance and ZooKeeper.
 func ThroughZooKeeper(p *testserver.Proxy) LaunchOption { return func(l *launch) { l.zk = p.Addr() } }
-func ThroughRedis(p *testserver.Proxy) LaunchOption     { return func(l *launch) { l.redis = p.Addr() } }
+
+// ThroughRedis puts a proxy between the instance and Redis.
+func ThroughRedis(p *testserver.Proxy) LaunchOption { return func(l *launch) { l.redis = p.Addr() } }
 
 // Flags of an instance of this system.
 func (s *System) Flags(opts ...LaunchOption) []string {

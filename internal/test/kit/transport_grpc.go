@@ -22,9 +22,10 @@ import (
 // OverGRPC is the transport gRPC.
 type OverGRPC struct{}
 
-// String implements [transport].
+// String implements [Transport].
 func (OverGRPC) String() string { return "gRPC" }
 
+// Order implements [Transport].
 func (OverGRPC) Order(ctx context.Context, c Client, r Route, keys []string, o Order) Answer {
 	return c.call(ctx, keys, func(ctx context.Context, s paymentsv1.PaymentServiceClient, opts ...grpc.CallOption) (proto.Message, error) {
 		if r == ToTrades {
@@ -55,6 +56,7 @@ func (OverGRPC) payments(ctx context.Context, c Client, note string) ([]Payment,
 	return list, a.failure()
 }
 
+// Balance implements [Transport].
 func (OverGRPC) Balance(ctx context.Context, c Client, account string) (n int64, err error) {
 	a := c.call(ctx, nil, func(ctx context.Context, s paymentsv1.PaymentServiceClient, opts ...grpc.CallOption) (proto.Message, error) {
 		res, err := s.GetAccount(ctx, &paymentsv1.GetAccountRequest{Id: account}, opts...)

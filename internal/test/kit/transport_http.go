@@ -18,9 +18,10 @@ import (
 // OverHTTP is the transport HTTP.
 type OverHTTP struct{}
 
-// String implements [transport].
+// String implements [Transport].
 func (OverHTTP) String() string { return "HTTP" }
 
+// Order implements [Transport].
 func (OverHTTP) Order(ctx context.Context, c Client, r Route, keys []string, o Order) Answer {
 	header := http.Header{}
 	if len(keys) > 0 {
@@ -56,6 +57,7 @@ func (OverHTTP) payments(ctx context.Context, c Client, note string) ([]Payment,
 	return list.Payments, err
 }
 
+// Balance implements [Transport].
 func (OverHTTP) Balance(ctx context.Context, c Client, account string) (int64, error) {
 	var a struct{ Balance int64 }
 	err := c.get(ctx, "/v1/accounts/"+url.PathEscape(account), &a)

@@ -198,12 +198,12 @@ func (h *historian) receive(who int, q *Queue, rng *rand.Rand, strike func()) {
 	has.what = "release"
 	if rng.IntN(3) > 0 {
 		has.what = "ack"
-		if err := d.Ack(bounded(h)); err == nil {
+		err := d.Ack(bounded(h))
+		if err == nil {
 			h.add(who, call, has)
 			return
-		} else {
-			h.doubtful(who, call, has, err)
 		}
+		h.doubtful(who, call, has, err)
 		has.what, has.doubt, call = "release", true, since
 	}
 	if err := d.Release(bounded(h)); err != nil || d.held.Table().Session.Status.Err() != nil {

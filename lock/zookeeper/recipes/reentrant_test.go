@@ -127,16 +127,6 @@ func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 	}
 }
 
-// holds is how many holds an owner has.
-func holds(m *ReentrantMutex, owner any) int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if t := m.tenures[owner]; t != nil {
-		return len(t.holds)
-	}
-	return 0
-}
-
 func TestReentrantMutexLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)

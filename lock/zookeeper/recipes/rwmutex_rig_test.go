@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/go-zookeeper/zk"
 
@@ -160,19 +159,4 @@ func (c *caller) wantWaiting() {
 		c.Errorf("acquire = %v, %v; want it to wait", c.lease, c.err)
 	default:
 	}
-}
-
-// gauge counts who is inside, and what of it.
-type gauge struct {
-	mu   sync.Mutex
-	now  int
-	most int
-}
-
-func (g *gauge) add(n int) (now int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now += n
-	g.most = max(g.most, g.now)
-	return g.now
 }
