@@ -30,8 +30,8 @@ type mode interface {
 	unread(ctx context.Context, r *request, rec driver.Record, h Handler, err error) (*Result, error)
 	// claim takes a key whose open attempt is to be settled without a request.
 	claim(ctx context.Context, r *request) (claim, error)
-	// seen is a record for those who ask for the status of a key. committed is what the store has.
-	seen(ctx context.Context, id driver.KeyID, committed driver.Record) (driver.Record, error)
+	// seen is a record for those who ask for the status of a key. stored is what the store has.
+	seen(ctx context.Context, id driver.KeyID, stored driver.Record) (driver.Record, error)
 	// transactional reports whether the outcome commits together with what the handler writes.
 	transactional() bool
 	// inspector is what operators ask about locks, or nil.

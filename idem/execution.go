@@ -40,7 +40,7 @@ type Execution struct {
 type execution struct {
 	context.Context
 	cancel   context.CancelCauseFunc
-	engine   *core
+	core     *core
 	of       *request   // the request of the attempt
 	outer    *execution // the execution that made the request, or nil
 	resolves bool       // it runs the resolver for the attempt
@@ -91,7 +91,7 @@ func (c *core) execute(ctx context.Context, run *run, by owner, h Handler, panic
 // newExecution returns the execution of an attempt by the owner of its key. limit is 0 if there is no
 // deadline.
 func (c *core) newExecution(ctx context.Context, r *request, by owner, attempt driver.Attempt, limit time.Duration) *execution {
-	x := &execution{engine: c, of: r, attempt: attempt, outer: executionOf(ctx), owner: by}
+	x := &execution{core: c, of: r, attempt: attempt, outer: executionOf(ctx), owner: by}
 	ctx, cancel := context.WithCancelCause(ctx)
 	x.Context, x.cancel = ctx, cancel
 	if limit > 0 {
@@ -236,7 +236,7 @@ func gate(ctx context.Context) (*execution, error) {
 	// function sees that the execution has ended.
 	x.gated.Store(true)
 	if x.ended.Load() {
-		x.engine.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		x.core.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 		return nil, ErrExecutionEnded
 	}
 	x.noEffect.Store(false) // it was declared for what came before
@@ -278,7 +278,7 @@ func JoinedTxOf(ctx context.Context) (driver.JoinedTx, error) {
 	}
 	x.taken.Store(true)
 	if x.ended.Load() {
-		x.engine.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		x.core.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 		return nil, ErrExecutionEnded
 	}
 	tx := x.transaction()

@@ -78,8 +78,8 @@ func (l *held) giveBack(ctx context.Context, r *request, rec *driver.Record) {
 	l.mode.release(ctx, r, l, rec.Attempt)
 }
 
-func (m *lockMode) seen(_ context.Context, _ driver.KeyID, committed driver.Record) (driver.Record, error) {
-	return committed, nil
+func (m *lockMode) seen(_ context.Context, _ driver.KeyID, stored driver.Record) (driver.Record, error) {
+	return stored, nil
 }
 
 func (m *lockMode) transactional() bool { return false }

@@ -169,7 +169,7 @@ func (m *joinedMode) begin(ctx context.Context, r *request) (*joinedRun, *Result
 		}
 		// A committed pending record is in doubt. Its handler has ended the transaction by
 		// itself, so found settles it as unknown or asks the resolver.
-		f, err := m.found(ctx, r, committed{m}, began.Record)
+		f, err := m.found(ctx, r, doubtful{m}, began.Record)
 		if !f.again {
 			return nil, f.result, err
 		}

@@ -117,16 +117,16 @@ func (m *lockMode) lock(ctx context.Context, r *request) (*held, error) {
 }
 
 func (m *lockMode) tryLock(ctx context.Context, r *request) (*held, error) {
-	held := &held{mode: m, nonce: driver.NewNonce()}
+	lease := &held{mode: m, nonce: driver.NewNonce()}
 	err := m.inStep(ctx, telemetry.StepLock, r, m.cfg.lockTimeout, func(ctx context.Context) (err error) {
 		defer recovered("TryAcquire", &err)
-		held.Lease, err = m.locker.TryAcquire(ctx, driver.LockRequest{KeyID: r.id, Nonce: held.nonce})
+		lease.Lease, err = m.locker.TryAcquire(ctx, driver.LockRequest{KeyID: r.id, Nonce: lease.nonce})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return held, nil
+	return lease, nil
 }
 
 // beginRounds bounds how often begin starts over.

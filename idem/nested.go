@@ -15,7 +15,7 @@ var ErrNested = errors.New("idem: this is inside of the running execution of the
 // inside returns the running execution of a key by this engine if ctx belongs to it, or nil.
 func (c *core) inside(ctx context.Context, id driver.KeyID) *execution {
 	for x := executionOf(ctx); x != nil; x = x.outer {
-		if x.engine == c && x.of.id == id && !x.ended.Load() {
+		if x.core == c && x.of.id == id && !x.ended.Load() {
 			return x
 		}
 	}

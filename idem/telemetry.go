@@ -20,7 +20,7 @@ type requestTelemetry struct {
 
 // step is a step that runs. It does nothing without telemetry.
 type step struct {
-	engine  *core
+	core    *core
 	ctx     context.Context
 	trace   any
 	kind    telemetry.Step
@@ -67,29 +67,29 @@ func (c *core) start(ctx context.Context, start telemetry.StepStart) (inner cont
 	if inner == nil {
 		return ctx, step{}
 	}
-	return inner, step{engine: c, ctx: inner, trace: trace, kind: start.Step, started: time.Now()}
+	return inner, step{core: c, ctx: inner, trace: trace, kind: start.Step, started: time.Now()}
 }
 
 // end ends a step of a request.
 func (s *step) end(r *request, err error) {
-	if s.engine != nil {
+	if s.core != nil {
 		s.report(telemetry.StepEnd{Route: r.Policy.Name, KeyID: r.id, Attempt: r.telemetry.attempt, Err: err})
 	}
 }
 
 // report ends a step. It stops a panic of the telemetry, as tell does.
 func (s *step) report(end telemetry.StepEnd) {
-	if s.engine == nil {
+	if s.core == nil {
 		return
 	}
 	defer func() { _ = recover() }()
 	end.Step, end.Duration = s.kind, time.Since(s.started)
-	s.engine.cfg.telemetry.EndStep(s.ctx, s.trace, end)
+	s.core.cfg.telemetry.EndStep(s.ctx, s.trace, end)
 }
 
 // endRequest ends the step of the whole request. r is nil if the request was not admitted.
 func (s *step) endRequest(route string, r *request, res *Result, err error) {
-	if s.engine == nil {
+	if s.core == nil {
 		return
 	}
 	end := telemetry.StepEnd{Route: route, Err: err}
@@ -132,7 +132,7 @@ func (s *step) span() (span driver.Span) {
 		return driver.Span{}
 	}
 	defer func() { _ = recover() }()
-	return s.engine.cfg.telemetry.Span(s.trace)
+	return s.core.cfg.telemetry.Span(s.trace)
 }
 
 // observe reports an event of a request.

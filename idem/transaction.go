@@ -18,10 +18,10 @@ func (transaction) Fence() driver.Fence                            { return driv
 func (transaction) Err() error                                     { return nil }
 func (transaction) watch(context.Context, context.CancelCauseFunc) {}
 
-// committed is the claim on a committed record in joined mode whose outcome is in doubt. There is
+// doubtful is the claim on a committed record in joined mode whose outcome is in doubt. There is
 // nothing to lock, because the record is settled by compare-and-set and no attempt runs while it is
 // committed as open.
-type committed struct{ mode *joinedMode }
+type doubtful struct{ mode *joinedMode }
 
 // claim refuses a key that a transaction holds.
 func (m *joinedMode) claim(ctx context.Context, r *request) (claim, error) {
@@ -39,28 +39,28 @@ func (m *joinedMode) claim(ctx context.Context, r *request) (claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	return committed{m}, nil
+	return doubtful{m}, nil
 }
 
-func (committed) Fence() driver.Fence                                { return driver.Fence{} }
-func (committed) Err() error                                         { return nil }
-func (committed) watch(context.Context, context.CancelCauseFunc)     {}
-func (committed) giveBack(context.Context, *request, *driver.Record) {}
+func (doubtful) Fence() driver.Fence                                { return driver.Fence{} }
+func (doubtful) Err() error                                         { return nil }
+func (doubtful) watch(context.Context, context.CancelCauseFunc)     {}
+func (doubtful) giveBack(context.Context, *request, *driver.Record) {}
 
 // Check has no end to tell of.
-func (committed) Check(context.Context) (time.Duration, error) { return math.MaxInt64, nil }
+func (doubtful) Check(context.Context) (time.Duration, error) { return math.MaxInt64, nil }
 
-func (c committed) record(ctx context.Context, r *request) (driver.Record, error) {
-	return c.mode.read(ctx, r)
+func (d doubtful) record(ctx context.Context, r *request) (driver.Record, error) {
+	return d.mode.read(ctx, r)
 }
 
 // outlives returns nil for a joined attempt, whose transaction is over. An attempt under a lock needs
 // its domain to be retired.
-func (c committed) outlives(ctx context.Context, _ *request, open driver.Attempt) error {
+func (d doubtful) outlives(ctx context.Context, _ *request, open driver.Attempt) error {
 	if open.Fence.Domain == driver.JoinedDomain {
 		return nil
 	}
-	return c.mode.foreign(ctx, open.Fence)
+	return d.mode.foreign(ctx, open.Fence)
 }
 
 // wait asks again and again, less and less often, until the key looks free. It pauses first, because
@@ -88,20 +88,20 @@ func (m *joinedMode) unread(_ context.Context, _ *request, _ driver.Record, _ Ha
 
 // seen returns the record as its owner sees it if an attempt runs in a transaction. The pending
 // record is in that transaction, so the committed one does not show it.
-func (m *joinedMode) seen(ctx context.Context, id driver.KeyID, committed driver.Record) (driver.Record, error) {
-	if used(committed.State) {
-		return committed, nil
+func (m *joinedMode) seen(ctx context.Context, id driver.KeyID, stored driver.Record) (driver.Record, error) {
+	if used(stored.State) {
+		return stored, nil
 	}
 	held, err := m.transactions.Held(ctx, id)
 	if err != nil {
-		return committed, err
+		return stored, err
 	}
 	if !held {
 		return m.store.Get(ctx, id) // it may have committed before we asked
 	}
-	committed.State, committed.Started = driver.StatePending, time.Time{}
-	committed.Attempt.Number++
-	return committed, nil
+	stored.State, stored.Started = driver.StatePending, time.Time{}
+	stored.Attempt.Number++
+	return stored, nil
 }
 
 func (m *joinedMode) transactional() bool { return true }
