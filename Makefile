@@ -84,11 +84,10 @@ help: ## list the targets
 	@echo "  IDEMKEEPER_TEST_MARIADB_ROOT=/path/.matrix/trixie and IDEMKEEPER_TEST_MYSQL_ROOT=/path/.matrix/sid name those that make matrix has unpacked, to start."
 
 # gotestsum prints the results, and scripts/count.awk counts them. The race detector needs cgo. A lazier garbage collector
-# saves the compiler and the tests about a seventh of the time, and make lint has go vet. SQLite is C translated to Go and has
-# locks of its own, so the detector finds nothing there and takes half of its time.
+# saves the compiler and the tests about a seventh of the time, and make lint has go vet.
 .PHONY: test
 test: servers $(GOTESTSUM) ## run every test with the race detector; the last line counts them
-	@GOGC=400 CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh $(if $(filter ./...,$(PKG)),-first '$(LONGEST)') $(addprefix -C ,$(MODULES)) -- -race -gcflags=modernc.org/...=-race=false -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+	@GOGC=400 CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh $(if $(filter ./...,$(PKG)),-first '$(LONGEST)') $(addprefix -C ,$(MODULES)) -- -race -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 # The script adds -short, under which testserver skips each test that asks for a server.
 .PHONY: quick
