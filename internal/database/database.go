@@ -213,13 +213,19 @@ type explaining struct {
 // Connect implements sqldriver.Connector.
 func (c explaining) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
-	if errors.Is(err, mysqldriver.ErrInvalidConn) || errors.Is(err, sqldriver.ErrBadConn) { // MySQL's driver does not say how the connection ended
+	if broken(err) {
 		err = fmt.Errorf("%w: %w", io.EOF, err)
 	}
 	if err != nil {
 		return nil, tlshint.Explain(err, c.certified)
 	}
 	return conn, nil
+}
+
+// broken recognises that the connection ended, of which MySQL's driver does not say how. Its error of a
+// write that failed has no name.
+func broken(err error) bool {
+	return errors.Is(err, mysqldriver.ErrInvalidConn) || errors.Is(err, sqldriver.ErrBadConn) || err != nil && err.Error() == "bad connection"
 }
 
 // silent is a logger of the driver of MySQL.

@@ -198,9 +198,13 @@ func TestJoinTakesTheOptionsForLimitsAndKeys(t *testing.T) {
 		_, err := Tx(ctx)
 		return idem.Response{Status: 201}, err
 	}
-	if _, err := do(engine, "a", "k1", pay); err != nil {
-		t.Errorf("the repeat = %v, want <nil>", err)
-	}
+	wait(t, "a repeat pays, when the server has ended the goroutine's statement", func() bool {
+		_, err := do(engine, "a", "k1", pay)
+		if refusal, ok := errors.AsType[*idem.Refusal](err); err != nil && (!ok || refusal.Code != idem.CodeUnavailable) {
+			t.Fatalf("the repeat = %v, want <nil>", err)
+		}
+		return err == nil
+	})
 	_, err = do(join(), "a", "k1", never)
 	refused("an engine without the fingerprint key", idem.CodeUnavailable, err)
 	if res, err := do(engine, "a", "k1", never); err != nil || !res.Replayed {

@@ -3,6 +3,7 @@ package simzk
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -99,10 +100,27 @@ type client struct {
 	conn  *zk.Conn
 	state chan zk.State
 
-	mu     sync.Mutex
-	nc     net.Conn
-	away   chan struct{} // closed when it may connect
-	events []string
+	mu      sync.Mutex
+	nc      *watchful
+	away    chan struct{} // closed when it may connect
+	events  []string
+	watches []<-chan zk.Event // that may not have fired
+}
+
+// watchful tells when the library has set its watches again.
+type watchful struct {
+	net.Conn
+
+	set chan struct{}
+}
+
+// Write is called with one request.
+func (w *watchful) Write(p []byte) (int, error) {
+	const setWatches = 101 // https://zookeeper.apache.org/doc/current/apidocs/zookeeper-server/org/apache/zookeeper/ZooDefs.OpCode.html
+	if len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == setWatches {
+		defer close(w.set)
+	}
+	return w.Conn.Write(p)
 }
 
 func newHistory(t *testing.T, host []string, dial func(context.Context, string, string) (net.Conn, error), root string, seed uint64) *history {
@@ -127,10 +145,13 @@ func (h *history) open() *client {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		nc, err := h.dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.nc = nc
-		return nc, err
+		s.nc = &watchful{nc, make(chan struct{})}
+		return s.nc, nil
 	}), zk.WithHostProvider(new(oneHost)), zk.WithEventCallback(func(ev zk.Event) {
 		if ev.Type == zk.EventSession {
 			if ev.Server != "" {
@@ -163,6 +184,13 @@ func (o *oneHost) Connected()                  {}
 // round waits for an answer, and so for the events before it.
 func (s *client) round() { _, _, _ = s.conn.Exists("/") } //nolint:dogsled // the answer does not matter
 
+// watched notes a watch, which is none after an error.
+func (s *client) watched(fired <-chan zk.Event) {
+	if fired != nil {
+		s.watches = append(s.watches, fired)
+	}
+}
+
 func (s *client) await(want zk.State) {
 	for got := range s.state {
 		if got == want {
@@ -180,9 +208,24 @@ func (s *client) leave() {
 	s.await(zk.StateDisconnected)
 }
 
+// back returns when the library has set its watches again, which it does beside the requests of its caller.
 func (s *client) back() {
+	watching := false
+	for _, fired := range s.watches {
+		select {
+		case <-fired:
+		default:
+			watching = true
+		}
+	}
 	close(s.away)
 	s.await(zk.StateHasSession)
+	if watching {
+		s.mu.Lock()
+		set := s.nc.set
+		s.mu.Unlock()
+		<-set
+	}
 }
 
 // run makes the history, and returns its answers and events.
@@ -266,16 +309,19 @@ func (h *history) step() {
 		stat, err := s.conn.Set(path, h.data(), v)
 		h.note(i, fmt.Sprintf("set %s version %d", path, v), known(stat, err), err)
 	case 6:
-		data, stat, _, err := s.conn.GetW(path)
+		data, stat, fired, err := s.conn.GetW(path)
+		s.watched(fired)
 		h.note(i, "get and watch "+path, data, known(stat, err), err)
 	case 7:
-		there, stat, _, err := s.conn.ExistsW(path)
+		there, stat, fired, err := s.conn.ExistsW(path)
+		s.watched(fired)
 		if !there {
 			stat = nil
 		}
 		h.note(i, "exists and watch "+path, there, known(stat, err), err)
 	case 8:
-		names, stat, _, err := s.conn.ChildrenW(path)
+		names, stat, fired, err := s.conn.ChildrenW(path)
+		s.watched(fired)
 		slices.Sort(names)
 		h.note(i, "children and watch "+path, names, known(stat, err), err)
 	case 9:
