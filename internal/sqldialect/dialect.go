@@ -43,6 +43,9 @@ type Dialect struct {
 	// Durably wraps the result of a statement that writes, so that its commit is on the disk before it is
 	// acknowledged, whatever others have left in the session. nil if no setting of a session changes that.
 	Durably func(result string) string
+	// Autocommit wraps a value that a statement needs before it writes or locks a row. The statement fails with Uncommitted
+	// if others have left the session so that it does not commit by itself. nil if no session can be left so.
+	Autocommit func(value string) string
 	// Isolation is for transactions of the library itself: each statement sees what was committed while
 	// the one before it waited, and none locks the gaps between keys.
 	Isolation sql.IsolationLevel
@@ -98,15 +101,16 @@ type Fault uint8
 
 // The classes. After all but the first one nothing was done.
 const (
-	Other     Fault = iota // the statement may have taken effect
-	Duplicate              // the primary key exists
-	Conflict               // another transaction came first
-	NoTable                // a table or a column is missing
-	ReadOnly               // the database does not accept writes, or has no room
-	TooBig                 // a value does not fit
-	Busy                   // another transaction held a lock for too long
-	There                  // the column is there already
-	Denied                 // the user of the database lacks a right
+	Other       Fault = iota // the statement may have taken effect
+	Duplicate                // the primary key exists
+	Conflict                 // another transaction came first
+	NoTable                  // a table or a column is missing
+	ReadOnly                 // the database does not accept writes, or has no room
+	TooBig                   // a value does not fit
+	Busy                     // another transaction held a lock for too long
+	There                    // the column is there already
+	Denied                   // the user of the database lacks a right
+	Uncommitted              // the session would not commit it, see Autocommit
 )
 
 // Spoken reports whether an error is the answer of a database of any dialect.

@@ -53,6 +53,7 @@ func TestFaults(t *testing.T) {
 		{mysql, my(1153), TooBig},
 		{mysql, mysqldriver.ErrPktTooLarge, TooBig},
 		{mysql, my(1205), Busy},
+		{mysql, my(1690), Uncommitted},
 		{mysql, my(1290), ReadOnly},
 		{mysql, my(1021), ReadOnly},
 		{mysql, my(1114), ReadOnly},

@@ -23,6 +23,12 @@ var mysql = &Dialect{
 	// would count rows in three ways.
 	Once: "", Keep: func(column string) string { return "ON DUPLICATE KEY UPDATE " + column + " = " + column },
 	ForUpdate: " FOR UPDATE", SkipLocked: " FOR UPDATE SKIP LOCKED",
+	// The driver gives a session to its next user as it was left. MySQL does not tell of an open transaction, and
+	// takes what MariaDB reads for a comment. The sum is out of range, whatever sql_mode is. Both servers find that before they
+	// look at a row, unlike the failure of a subquery.
+	Autocommit: func(value string) string {
+		return "IF(@@autocommit /*M! AND NOT @@in_transaction */, " + value + ", 9223372036854775807 + 1)"
+	},
 	Isolation: sql.LevelReadCommitted, // at REPEATABLE READ a DELETE locks the gaps between keys, and new keys wait for it
 
 	// The comparisons of its text take "a", "A" and "a " for the same.
@@ -89,6 +95,8 @@ func mysqlFault(err error) Fault {
 		return TooBig
 	case 1142, 1143, 1044: // ER_TABLEACCESS_DENIED_ERROR, ER_COLUMNACCESS_DENIED_ERROR, ER_DBACCESS_DENIED_ERROR
 		return Denied
+	case 1690: // ER_DATA_OUT_OF_RANGE, of Autocommit
+		return Uncommitted
 	case 1205, 3572: // ER_LOCK_WAIT_TIMEOUT, ER_LOCK_NOWAIT
 		return Busy
 	}

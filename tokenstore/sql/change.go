@@ -15,7 +15,8 @@ import (
 
 // statements are the texts of the store's statements, made once.
 type statements struct {
-	get, read, insert, begin, update   string
+	get, read, begin                   string
+	alone, within                      replacement
 	list, listBare, ping, touch        string
 	due, lockDue, dueBindings          string
 	strip, remove, removeBindings      removal
@@ -24,6 +25,10 @@ type statements struct {
 	noteFence, raiseFence, highest     string
 	decide, decisions, keys            string
 }
+
+// replacement are the statements that write a record. Those that stand alone fail in a session that would not
+// commit them. Those within a transaction do not.
+type replacement struct{ insert, update string }
 
 func newStatements(n names) statements {
 	all := strings.Join(columns, ", ")
@@ -39,27 +44,30 @@ func newStatements(n names) statements {
 	if n.dialect.Durably != nil {
 		started = n.dialect.Durably(started)
 	}
+	within := strings.NewReplacer("{alone:?}", "?", "{alone}", "")
+	insert := "INSERT INTO {records} (k, rev, " + all + ") VALUES (?, {alone:?}" + marks + ") {once}{durable}"
+	update := "UPDATE {records} SET rev = ?, " + strings.Join(columns, " = ?, ") + " = ? WHERE k = ? AND rev = ?{alone}{durable}"
 	st := statements{
 		// The join gives a row with the time even without a record.
 		get:    n.sql("SELECT " + ofRecord + " FROM {records} AS r WHERE r.k = ?"),
 		read:   n.sql("SELECT " + ofRecord + " FROM (SELECT 1 AS one) AS o LEFT JOIN {records} AS r ON r.k = ?"),
-		insert: n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?" + marks + ") {once}{durable}"),
-		begin:  n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?, " + strings.Join(first, ", ") + ") {once} RETURNING " + started),
-		update: n.sql("UPDATE {records} SET rev = ?, " + strings.Join(columns, " = ?, ") + " = ? WHERE k = ? AND rev = ?{durable}"),
+		begin:  n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, {alone:?}, " + strings.Join(first, ", ") + ") {once} RETURNING " + started),
+		alone:  replacement{n.sql(insert), n.sql(update)},
+		within: replacement{n.sql(within.Replace(insert)), n.sql(within.Replace(update))},
 		// The first comparison with the place is for the index.
 		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {indexed} - ?" +
 			" AND r.open_since >= ? AND (r.open_since > ? OR r.k > ?) ORDER BY r.open_since, r.k LIMIT ?"),
 
 		ping:  n.sql("UPDATE {schema} SET version = version WHERE version < 0"),
-		touch: n.sql("UPDATE {records} SET rev = ? WHERE k = ? AND state = 3 AND settlement = ?"),
+		touch: n.sql("UPDATE {records} SET rev = ? WHERE k = ? AND state = 3 AND settlement = ?{alone}"),
 
-		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {clock}) {once}{durable}"),
+		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {alone:{clock}}) {once}{durable}"),
 		retired:  n.sql("SELECT count(*) FROM {domains} WHERE domain = ?"),
-		declare:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, {clock}) {once}{durable}"),
+		declare:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, {alone:{clock}}) {once}{durable}"),
 		declared: n.sql("SELECT count(*) FROM {notes} WHERE name = ?"),
 		// A note about a lock domain has its highest fence in the place of a time.
-		noteFence:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, ?) {once}{durable}"),
-		raiseFence: n.sql("UPDATE {notes} SET noted = ? WHERE name = ? AND noted < ?{durable}"),
+		noteFence:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, {alone:?}) {once}{durable}"),
+		raiseFence: n.sql("UPDATE {notes} SET noted = ? WHERE name = ? AND noted < ?{alone}{durable}"),
 		highest:    n.sql("SELECT coalesce(max(noted), 0) FROM {notes} WHERE name = ?"),
 		// The transaction has locked the record, so it sees the earlier decisions about the key. Its
 		// own is later, although the clock may stand still or step back.
@@ -159,12 +167,12 @@ func (s *Store) change(ctx context.Context, method string, id driver.KeyID, deci
 
 // replaceAlone is replace, as one statement.
 func (s *Store) replaceAlone(ctx context.Context, method string, id driver.KeyID, f *found, write *rules.Entry) (done bool, err error) {
-	return s.replace(ctx, s.db, method, id, f, write)
+	return s.replace(ctx, s.db, &s.statements.alone, method, id, f, write)
 }
 
 // replace writes an entry in place of what was found, and reports whether that was still
 // there.
-func (s *Store) replace(ctx context.Context, q querier, method string, id driver.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+func (s *Store) replace(ctx context.Context, q querier, st *replacement, method string, id driver.KeyID, f *found, write *rules.Entry) (done bool, err error) {
 	r, err := pack(write)
 	if err != nil {
 		return false, fmt.Errorf("tokenstore/sql: %s: %w", method, err)
@@ -174,9 +182,9 @@ func (s *Store) replace(ctx context.Context, q querier, method string, id driver
 	}
 	var res sql.Result
 	if f.there {
-		res, err = q.ExecContext(ctx, s.statements.update, append(append([]any{newRev()}, r.values()...), id[:], f.rev)...)
+		res, err = q.ExecContext(ctx, st.update, append(append([]any{newRev()}, r.values()...), id[:], f.rev)...)
 	} else {
-		res, err = q.ExecContext(ctx, s.statements.insert, append([]any{id[:], newRev()}, r.values()...)...)
+		res, err = q.ExecContext(ctx, st.insert, append([]any{id[:], newRev()}, r.values()...)...)
 	}
 	switch s.dialect.Fault(err) {
 	case sqldialect.Duplicate, sqldialect.Conflict:
@@ -213,6 +221,8 @@ func (s *Store) failed(method string, err error) error {
 		err = fmt.Errorf("%w: %w", errReadOnlyDatabase, err)
 	case sqldialect.Busy:
 		err = fmt.Errorf("another transaction holds the lock: %w", err)
+	case sqldialect.Uncommitted:
+		err = fmt.Errorf("%w: %w", errLeftOpen, err)
 	case sqldialect.Denied:
 		err = fmt.Errorf("%w: %w: %w", driver.ErrNoWrites, ErrRights, err)
 	}

@@ -58,11 +58,11 @@ func newJoinedStatements(n names, f joinedForms) joinedStatements {
 		lock:   n.sql("SELECT k FROM {records} WHERE k = ?" + n.dialect.ForUpdate),
 		clock:  n.sql("SELECT {clock}"),
 
-		bind:  n.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {clock}, {clock} + ?) {once}{durable}"),
+		bind:  n.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {alone:{clock}}, {clock} + ?) {once}{durable}"),
 		bound: n.sql("SELECT fingerprint, created, expires - {clock} FROM {bindings} WHERE k = ?"),
 		rebind: n.sql("UPDATE {bindings} SET fingerprint = ?, created = {clock}, expires = {clock} + ?" +
-			" WHERE k = ? AND fingerprint = ? AND created = ?{durable}"),
-		extend: n.sql("UPDATE {bindings} SET expires = {clock} + ? WHERE k = ? AND fingerprint = ?{durable}"),
+			" WHERE k = ? AND fingerprint = ? AND created = ?{alone}{durable}"),
+		extend: n.sql("UPDATE {bindings} SET expires = {clock} + ? WHERE k = ? AND fingerprint = ?{alone}{durable}"),
 	}
 }
 

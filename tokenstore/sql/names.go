@@ -37,21 +37,28 @@ func (n *names) find(ctx context.Context, q querier) (err error) {
 // table returns the full name of a table.
 func (n names) table(name string) string { return n.dialect.Table(n.schema, n.prefix+name) }
 
-var indexName = regexp.MustCompile(`\{name:(\w+)\}`)
+var (
+	indexName  = regexp.MustCompile(`\{name:(\w+)\}`)
+	aloneValue = regexp.MustCompile(`\{alone:([^{}]+)\}`)
+)
 
 // sql returns a statement for the database. In the text {records} is the name of a table,
 // {name:x} is x with the prefix, {clock} is the time, {indexed} is that for an index, {once} ends an INSERT that does nothing
-// if the key exists, {durable} ends a statement whose effect must not be lost, and ? is a parameter.
+// if the key exists, {durable} ends a statement whose effect must not be lost, and ? is a parameter. {alone} ends the conditions of
+// an UPDATE that has to commit by itself, and {alone:x} is the value x in such an INSERT.
 func (n names) sql(text string) string {
-	durable := ""
+	durable, alone, value := "", "", "$1"
+	if n.dialect.Autocommit != nil {
+		alone, value = " AND "+n.dialect.Autocommit("TRUE"), n.dialect.Autocommit("$1")
+	}
 	if n.dialect.Durably != nil {
 		durable = " RETURNING " + n.dialect.Durably("1")
 	}
-	pairs := []string{"{clock}", n.dialect.Clock, "{indexed}", n.dialect.Indexed, "{once}", n.dialect.Once, "{durable}", durable}
+	pairs := []string{"{clock}", n.dialect.Clock, "{indexed}", n.dialect.Indexed, "{once}", n.dialect.Once, "{durable}", durable, "{alone}", alone}
 	for _, name := range append(slices.Clip(tableNames), viewName) {
 		pairs = append(pairs, "{"+name+"}", n.table(name))
 	}
-	text = strings.NewReplacer(pairs...).Replace(text)
+	text = aloneValue.ReplaceAllString(strings.NewReplacer(pairs...).Replace(text), value)
 	return n.dialect.Bind(indexName.ReplaceAllStringFunc(text, func(m string) string {
 		return n.dialect.Quoted(n.prefix + indexName.FindStringSubmatch(m)[1])
 	}))

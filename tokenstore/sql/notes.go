@@ -158,7 +158,7 @@ func (s *Store) replaceDecided(ctx context.Context, method string, id driver.Key
 		return false, s.failed(method, err)
 	}
 	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
-	done, err = s.replace(ctx, tx, method, id, f, write)
+	done, err = s.replace(ctx, tx, &s.statements.within, method, id, f, write)
 	if !done || err != nil {
 		return false, err
 	}

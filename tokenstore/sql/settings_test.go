@@ -105,6 +105,57 @@ func TestSettingsOfMySQL(t *testing.T) {
 	}
 }
 
+// The driver gives a session to its next user as the last one has left it. What the store writes there would be
+// rolled back when the connection ends, after its caller has run.
+func TestSessionThatWouldNotCommitIsRefused(t *testing.T) {
+	for _, b := range backends()[1:3] {
+		b.run(t, func(t *testing.T, b backend) {
+			p := b.migrated(t)
+			good := b.store(t, p, WithExpiry(0))
+			a := mustBegin(t, good, key(1), request(5))
+			left := open(t, "mysql", p.dsn)
+			s := b.store(t, pools{left, p.read, p.dsn}, WithExpiry(0))
+			j, err := s.Joined()
+			if err != nil {
+				t.Fatal(err)
+			}
+			left.SetMaxOpenConns(1)
+			writes := map[string]func() error{
+				"Begin":         func() error { _, err := s.Begin(t.Context(), key(2), request(1)); return err },
+				"Issue":         func() error { _, err := s.Issue(t.Context(), key(3), time.Hour); return err },
+				"Settle":        func() error { return callSettle(t.Context(), s, key(1), settlementOf(a, "")) },
+				"RetireDomain":  func() error { return s.RetireDomain(t.Context(), "dead", driver.Decision{}) },
+				"NoteFence":     func() error { return s.NoteFence(t.Context(), driver.Fence{Domain: "test", Token: 1}) },
+				"DeclareSealed": func() error { return s.DeclareSealed(t.Context()) },
+				"Bind":          func() error { _, err := j.Bind(t.Context(), key(4), driver.Fingerprint{}, time.Hour); return err },
+			}
+			ways := map[string]string{"SET autocommit = 0": "SET autocommit = 1"}
+			if b.name == "MariaDB" { // MySQL does not tell of it
+				ways["START TRANSACTION"] = "ROLLBACK"
+			}
+			for leave, mend := range ways {
+				mustExec(t, left, leave)
+				for name, write := range writes {
+					if err := write(); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, errLeftOpen) {
+						t.Errorf("%s() after %s = %v, want %v", name, leave, err, errLeftOpen)
+					}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), patience) // the session has locked nothing
+				if err := callSettle(ctx, good, key(1), settlementOf(a, "")); err != nil {
+					t.Errorf("Settle() in another session after %s = %v, want <nil>", leave, err)
+				}
+				cancel()
+				mustExec(t, left, mend)
+			}
+			for name, write := range writes {
+				if err := write(); err != nil {
+					t.Errorf("%s() in a session that commits = %v, want <nil>", name, err)
+				}
+			}
+		})
+	}
+}
+
 // A server that acknowledges commits before they are on the disk is refused.
 func TestSettingsOfPostgreSQL(t *testing.T) {
 	b := backends()[0]

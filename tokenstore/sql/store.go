@@ -44,6 +44,8 @@ var (
 
 	// errReadOnlyDatabase is the reason of driver.ErrUnavailable on a standby, and with a full disk.
 	errReadOnlyDatabase = fmt.Errorf("%w: the database accepts no writes", driver.ErrNoWrites)
+	// errLeftOpen is the reason of driver.ErrUnavailable in a session of the pool that would not commit.
+	errLeftOpen = errors.New("others have left a session of the pool with autocommit off or a transaction open, so nothing would be committed")
 	// errSetting is the reason why New refuses a database.
 	errSetting = errors.New("tokenstore/sql: the connection is not fit to keep records")
 )
