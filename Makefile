@@ -107,7 +107,8 @@ load: servers ## measure one Gin route under load beside its peers: a table, and
 
 .PHONY: microbench
 microbench: ## run the benchmarks of the packages, ROUNDS times
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(ROUNDS) -timeout $(TIMEOUT) $(PKG)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(ROUNDS) -timeout $(TIMEOUT) \
+		$(if $(filter ./...,$(PKG)),$$(git grep -l '^func Benchmark' -- '*_test.go' $(BESIDE:%=':!%') | xargs dirname | sort -u | sed 's|^|./|'),$(PKG))
 
 .PHONY: chaos
 chaos: servers ## break real processes and servers under load, RUNS times for RUN in each configuration (CONFIG=name picks some); lines "FIGURE name value"
