@@ -44,7 +44,10 @@
 //     for a suspended machine on systems other than Linux, if the monotonic clock stands
 //     still.
 //   - [Config].TickTime has to be the tick of the servers, and clocks may differ in speed by
-//     5 % at most. Otherwise a lease may be trusted for too long.
+//     5 % at most. All servers have to grant the same session time-out (maxSessionTimeout). If the client
+//     hears another one, its leases end. If that answer is lost, or if one of these three is wrong, a lease may be
+//     trusted for too long. It also may if the leader stays without a sign of the session for more than a tick
+//     before a write of it, and then loses the client's server (the reason is in internal/session/clock.go).
 //   - Waiters of a Locker are not served in order.
 //   - A znode deleted by hand is noticed at Check and at Release. If an operator deletes the
 //     lock of a running request within a second of its being taken, the release may remove
@@ -117,4 +120,7 @@
 //   - internal/held/release.go deletes only the holder's own znode.
 //   - lock.go makes and deletes the lock, and shows why two owners never both get it.
 //   - locker.go takes locks for callers.
+//
+// How a caller waits does not make the lock safe or unsafe. wait.go has the waiters of a lock,
+// internal/session/status.go what they and a retry wait for, and internal/session/watch.go the watches.
 package zookeeper

@@ -111,7 +111,7 @@ func deletion(path string, refused *session.Result) []any {
 
 // remove deletes a znode, in one transaction with the other operations of del. It returns nil
 // when the znode is known to be gone. It fails only if the session is over first. Then the
-// znode goes with the session.
+// znode goes with the session. While the servers refuse the read or the delete, it tries again.
 //
 // After a lost reply the delete is never simply sent again. It may have been applied, and
 // another owner may have come since. As long as the znode with this czxid is there, the
@@ -124,11 +124,21 @@ func (t *Table) remove(rm removal) error {
 		}
 		return nil
 	}
+	refused := func(err error) {
+		t.Client.Log.Error("zookeeper: lock cannot be removed, trying again", "path", rm.path, "error", err)
+		select {
+		case <-time.After(time.Second):
+		case <-t.Session.Status.Over():
+		}
+	}
 	var ops []any
 	for {
 		if rm.look {
 			n, err := t.Session.Reads.Decide(rm.path, session.OfNode)
 			switch {
+			case err != nil && t.Session.Status.Err() == nil:
+				refused(err)
+				continue
 			case err != nil:
 				return t.atEnd(err)
 			case !n.Exists || n.Czxid != rm.czxid:
@@ -153,11 +163,7 @@ func (t *Table) remove(rm removal) error {
 				ops = other
 				continue
 			}
-			t.Client.Log.Error("zookeeper: lock cannot be removed, trying again", "path", rm.path, "error", r.Err)
-			select {
-			case <-time.After(time.Second):
-			case <-t.Session.Status.Over():
-			}
+			refused(r.Err)
 		}
 		if err := t.Session.Status.Retry(); err != nil {
 			return t.atEnd(err)

@@ -39,6 +39,8 @@ func reconnect(s *Session) uint64 {
 	s.requests.onState(zk.StateHasSession)
 	s.Status.mu.Lock()
 	defer s.Status.mu.Unlock()
+	s.Trust.clock.differ = false // no server has granted this connection anything
+	s.Trust.clock.timeout = s.cfg.Timeout
 	s.Trust.clock.handshake(s.Status.now(), s.cfg.Timeout)
 	return s.Status.gen
 }

@@ -32,6 +32,7 @@ import (
 type clock struct {
 	timeout time.Duration // negotiated with the server
 	tick    time.Duration // the servers' tickTime
+	differ  bool          // two servers have granted different time-outs
 
 	last   leaseclock.Instant // when the last acknowledged write was sent, zero before the first
 	known  leaseclock.Instant // the latest sign of life known to the leader for sure
@@ -63,11 +64,20 @@ func CheckTimeout(timeout, tick time.Duration) error {
 
 // handshake records a connect accepted by the server. The leader itself confirms a connect, but
 // a connect is no write, so it does not renew trust.
+//
+// The leader counts with the time-out of the server that last told it of the session, and after an election
+// with that of the first one. If servers grant different ones, nobody knows when the session expires.
 func (c *clock) handshake(sent leaseclock.Instant, timeout time.Duration) {
+	c.differ = c.differ || c.contradicts(timeout)
 	c.timeout = timeout
 	if sent.After(c.known) {
 		c.known = sent
 	}
+}
+
+// contradicts reports whether an earlier connect was granted another time-out.
+func (c *clock) contradicts(timeout time.Duration) bool {
+	return !c.known.IsZero() && c.timeout != timeout
 }
 
 // acknowledge records when a write was sent and when it was answered. The order of the calls
@@ -91,9 +101,9 @@ func (c *clock) acknowledge(sent, acked leaseclock.Instant) {
 	c.recent = append(c.recent[:0], c.recent[n:]...)
 }
 
-// deadline is the end of trust, or the zero Instant before the first write.
+// deadline is the end of trust. It is the zero Instant before the first write, and if the servers' time-outs differ.
 func (c *clock) deadline() leaseclock.Instant {
-	if c.last.IsZero() {
+	if c.last.IsZero() || c.differ {
 		return leaseclock.Instant{}
 	}
 	end := c.last.Add(c.timeout - Margin(c.timeout, c.tick))

@@ -182,6 +182,10 @@ func (r *requests) onConnected() {
 		r.status.gen++
 		r.status.since = time.Now()
 		r.status.connected, r.status.confirmed = true, false
+		if r.trust.clock.contradicts(timeout) {
+			r.status.log.Error("zookeeper: the servers grant different session time-outs, so the session cannot be trusted: give all of them the same maxSessionTimeout",
+				"session", hexID(id), "timeout", timeout, "before", r.trust.clock.timeout)
+		}
 		r.trust.clock.handshake(sent, timeout)
 		r.status.broadcast()
 	}
