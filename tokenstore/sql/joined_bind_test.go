@@ -76,7 +76,8 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 			})
 		}
 		waiting(func(tx *sql.Tx) error {
-			_, err := tx.Exec(s.joined.joined.bind, id[:], []byte{}, packFingerprint(driver.Fingerprint{Version: 1, Sum: [32]byte{3}}), time.Hour.Microseconds())
+			_, err := tx.Exec(s.joined.names.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {clock}, {clock} + ?)"),
+				id[:], []byte{}, packFingerprint(driver.Fingerprint{Version: 1, Sum: [32]byte{3}}), time.Hour.Microseconds())
 			return err
 		})
 		mustExec(t, s.pools.write, "UPDATE idem_bindings SET expires = 1")
