@@ -126,7 +126,8 @@ type Lease interface {
 	// and the Locker says that it may not notice. A second call does nothing.
 	Release(ctx context.Context) error
 
-	// ReleaseInBackground starts Release in the background and returns at once.
+	// ReleaseInBackground starts Release in the background and returns at once. The lock chooses the delay
+	// and the retries.
 	ReleaseInBackground()
 }
 

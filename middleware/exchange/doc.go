@@ -13,6 +13,9 @@
 //
 // # Writing an adapter
 //
+// This is for frameworks whose HTTP status is the outcome. Connect and gRPC-Web answer errors with
+// 200, so their adapters call package idemgrpc instead, as examples/frameworks/idemconnect does.
+//
 //  1. Make a [Route] with [New] when the application sets up its routes, with the [Config] of the
 //     application. Report the error there, and have a form beside it that panics.
 //  2. For each request, make a [Call] and give it to [Route.Serve]. A framework on

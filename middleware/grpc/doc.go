@@ -17,7 +17,10 @@
 //
 // # Servers
 //
-// The interceptors protect the methods that have a policy. The status code decides what
+// The interceptors protect the methods that have a policy. Exempt of [Config] names methods that
+// ignore the key. The services of gRPC itself, such as reflection and health, always ignore it.
+//
+// The status code decides what
 // is stored. Terminal errors are stored and replayed, as successes are. An error that
 // leaves open whether something happened (UNKNOWN, UNAVAILABLE, INTERNAL,
 // DEADLINE_EXCEEDED and so on) is in doubt. UNAUTHENTICATED, PERMISSION_DENIED and
@@ -93,8 +96,6 @@
 //
 // Streams of requests cannot be compared with an earlier one before they run. Such a call
 // with a key is refused with UNIMPLEMENTED rather than run without protection.
-// Exempt of [Config] names methods that ignore the key. The services of gRPC itself, such as
-// reflection and health, always ignore it.
 //
 // # Which requests are the same
 //

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -18,14 +19,14 @@ type Page struct {
 	Text string
 }
 
-// Pages returns every Markdown file below the root. Folders of tools, such as .git and bin, are
-// left out.
+// Pages returns every Markdown file below the root. Folders of tools, such as .git and bin, and the servers
+// of make matrix are left out.
 func Pages(root string) (pages []Page, err error) {
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == ".git" || d.Name() == "bin" || d.Name() == "node_modules") {
+		if d.IsDir() && slices.Contains([]string{".git", ".matrix", "bin", "node_modules"}, d.Name()) {
 			return fs.SkipDir
 		}
 		if d.IsDir() || filepath.Ext(path) != ".md" {
