@@ -4,10 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // A session has one claim for each path, and not more claims than it may have. A claim moves to
@@ -71,51 +68,5 @@ func TestClaimOfASecondPath(t *testing.T) {
 	l.ending.end(nil)
 	if cl, err := table.Succeed(l, "/c"); cl != nil || !errors.Is(err, driver.ErrLeaseLost) || table.Find("/c") != nil {
 		t.Errorf("Succeed() after the end of the lease = %v, %v, want %v", cl, err, driver.ErrLeaseLost)
-	}
-}
-
-// A refused delete is not sent again at once. It deletes the znode whatever its version is.
-func TestDeletionOfAZnodeAlone(t *testing.T) {
-	t.Parallel()
-	ops := deletion("/a", nil)
-	if del, ok := ops[0].(*zk.DeleteRequest); len(ops) != 1 || !ok || del.Path != "/a" || del.Version != -1 {
-		t.Errorf("deletion() = %v, want the delete of any version", ops)
-	}
-	if ops := deletion("/a", &session.Result{Outcome: session.Refused}); ops != nil {
-		t.Errorf("deletion() after a refusal = %v, want none", ops)
-	}
-}
-
-// The result of an attempt counts, also if it comes just when the caller leaves.
-func TestResultAsTheCallerLeaves(t *testing.T) {
-	t.Parallel()
-	refused, ended := errors.New("refused"), errors.New("ended")
-	table := NewTable(&Client{MaxClaims: 1}, nil)
-	a := &Attempt{Table: table, claim: table.claim("/a"), done: make(chan struct{}), err: refused}
-	close(a.done)
-	if l, err := a.leave(ended); l != nil || !errors.Is(err, refused) || a.Abandoned() {
-		t.Errorf("leave() after the result = %v, %v, abandoned %t, want %v", l, err, a.Abandoned(), refused)
-	}
-	a.done = make(chan struct{})
-	if l, err := a.leave(ended); l != nil || !errors.Is(err, ended) || !a.Abandoned() || !a.claim.Releasing() {
-		t.Errorf("leave() before the result = %v, %v, abandoned %t, want %v", l, err, a.Abandoned(), ended)
-	}
-}
-
-// Another znode at the path of a lease is not the znode of the lease.
-func TestZnodeOfALease(t *testing.T) {
-	t.Parallel()
-	at := &Lease{location: location{path: "/a", czxid: 7}}
-	for _, tt := range []struct {
-		found session.Node
-		is    bool
-	}{
-		{session.Node{Exists: true, Czxid: 7}, true},
-		{session.Node{Exists: true, Czxid: 8}, false},
-		{session.Node{}, false},
-	} {
-		if is := at.Is(session.Decided{Node: tt.found}); is != tt.is {
-			t.Errorf("Is(%+v) = %t, want %t", tt.found, is, tt.is)
-		}
 	}
 }

@@ -123,27 +123,6 @@ func TestClockAfterAPause(t *testing.T) {
 	}
 }
 
-// A server that does not answer costs no lease: a session moves on while it is trusted, with time
-// left for the write at the next server. An idle session writes before half of its trust is gone.
-func TestClockLeavesTimeForAnotherServer(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ timeout, tick, patience, held, idle time.Duration }{
-		{10 * time.Second, 2 * time.Second, 3250 * time.Millisecond, time.Second, 2500 * time.Millisecond},
-		{40 * time.Second, 2 * time.Second, 16 * time.Second, 4 * time.Second, 10 * time.Second},
-		{4 * time.Second, 2 * time.Second, time.Second, 400 * time.Millisecond, 700 * time.Millisecond},
-	} {
-		c := clock{timeout: tt.timeout, tick: tt.tick}
-		if p, held, idle := c.patience(), c.heartbeat(true), c.heartbeat(false); p != tt.patience || held != tt.held || idle != tt.idle {
-			t.Errorf("session of %v: patience %v, a heartbeat every %v or %v, want %v, %v and %v",
-				tt.timeout, p, held, idle, tt.patience, tt.held, tt.idle)
-		}
-	}
-	const limit = 2200 * time.Millisecond // leaves three heartbeats of a session of 4 s
-	if short, fits := CheckTimeout(4*time.Second, limit+1), CheckTimeout(4*time.Second, limit); short == nil || fits != nil {
-		t.Errorf("CheckTimeout() = %v with less trust than three heartbeats, and %v with that, want an error and nil", short, fits)
-	}
-}
-
 // A suspended machine stops timers. So the holder of a lease looks at the clock often enough to hear
 // of the end of its trust within a twentieth of the session, as package zookeeper promises.
 func TestClockIsLookedAtOften(t *testing.T) {

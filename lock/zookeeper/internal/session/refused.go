@@ -18,7 +18,7 @@ type sorted struct {
 	// that stretch was, since it shows how dense the culprits are. A piece has at most
 	// half as many writes as the batch, so 128 writes take eight rounds at the worst,
 	// and two or three if half of them are culprits in no order. (With 16 pieces at
-	// most, free locks waited a third longer in BenchmarkConflicts.)
+	// most, the free locks among 128 waited a third longer.)
 	pieces [][]*write
 	// last are sent after the pieces have been answered. The servers judge a write as if
 	// those in front of it in the Multi had been applied. If one of them concerns the

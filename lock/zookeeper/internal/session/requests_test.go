@@ -51,34 +51,6 @@ func TestWriteOfAnEarlierSessionIsRefused(t *testing.T) {
 	}
 }
 
-// A write that was queued when its connection broke goes out over the next one. If it gets
-// no answer there, that connection is dropped as well, and not before its time.
-func TestUnansweredWriteIsGuardedOverALaterConnection(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	s := r.s
-	_, patience := s.requests.patience(time.Now())
-	answered := s.requests.guard() // of a write that the test never sends
-	defer answered()
-	time.Sleep(patience / 2)
-	first, _ := s.requests.connection()
-	r.proxy.Cut()
-	second := first
-	until(t, "another connection", func() bool {
-		gen, err := s.requests.confirmation()
-		second = gen
-		return err == nil && gen > first
-	})
-	began := time.Now()
-	until(t, "the end of the second connection", func() bool {
-		gen, err := s.requests.connection()
-		return err != nil || gen > second
-	})
-	if lasted := time.Since(began); lasted < patience*3/4 {
-		t.Errorf("the second connection was dropped after %v, want about %v", lasted, patience)
-	}
-}
-
 // A write without an answer says nothing about the session. If it renewed trust, a lease would be
 // believed in while the servers give its lock away.
 func TestAnUnansweredWriteRenewsNothing(t *testing.T) {
@@ -142,42 +114,6 @@ func TestGuardDropsOnlyWhatDoesNotAnswer(t *testing.T) {
 			t.Errorf("the guard has dropped %d connections while there was none", n-2)
 		}
 		answered()
-	})
-}
-
-// A session follows its connections until it is over, and wakes those that wait for a change.
-func TestSessionFollowsItsConnections(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := alone(t)
-		if _, err := s.requests.connection(); !errors.Is(err, errNotConnected) {
-			t.Errorf("connection() = %v before the first one, want %v", err, errNotConnected)
-		}
-		up := make(chan error, 1)
-		s.Status.Go(func() { up <- s.Status.Settled() })
-		first := reconnect(s)
-		confirm(s)
-		if err := <-up; err != nil {
-			t.Errorf("Settled() = %v, want nil", err)
-		}
-		s.Status.mu.Lock()
-		changed := s.Status.changed
-		s.Status.mu.Unlock()
-		s.requests.onState(zk.StateDisconnected)
-		await(t, "the loss of the connection", changed)
-		for _, get := range []func() (uint64, error){s.requests.connection, s.requests.confirmation} {
-			if _, err := get(); !errors.Is(err, errNotConnected) {
-				t.Errorf("%v after the loss of the connection, want %v", err, errNotConnected)
-			}
-		}
-		if second := reconnect(s); second == first {
-			t.Errorf("both connections have the number %d", second)
-		}
-		s.requests.onState(zk.StateExpired)
-		s.requests.onState(zk.StateHasSession)
-		if _, err := s.requests.connection(); !errors.Is(err, errNotConnected) || !errors.Is(s.Status.Err(), ErrExpired) {
-			t.Errorf("connection() = %v, Err() = %v after the expiry, want %v and %v", err, s.Status.Err(), errNotConnected, ErrExpired)
-		}
 	})
 }
 

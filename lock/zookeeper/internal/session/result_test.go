@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,33 +84,6 @@ func TestInterpretBelievesOnlyAWholeAnswer(t *testing.T) {
 		if tt.want == Applied && (got.Zxid != 7 || len(got.Created) != 1 || got.Created[0] != "/made") {
 			t.Errorf("%s: interpret() = %+v, want the zxid of the pin and the path", name, got)
 		}
-	}
-}
-
-func TestResultsOfOneWrite(t *testing.T) {
-	t.Parallel()
-	r := Result{Outcome: Applied, Zxid: 7, Created: []string{"/a", "", "/b"}}
-	if got := r.slice(1, 2).Created; !slices.Equal(got, []string{"", "/b"}) {
-		t.Errorf("slice(1, 2) has created %q", got)
-	}
-	refused := Result{Outcome: Refused, Op: 1, Err: zk.ErrNoNode}
-	for _, tt := range []struct {
-		r    Result
-		op   int
-		err  error
-		want bool
-	}{
-		{refused, 1, zk.ErrNoNode, true},
-		{refused, 0, zk.ErrNoNode, false},
-		{refused, 1, zk.ErrNodeExists, false},
-		{Result{Outcome: Unknown, Op: 1, Err: zk.ErrNoNode}, 1, zk.ErrNoNode, false},
-	} {
-		if got := tt.r.RefusedAt(tt.op, tt.err); got != tt.want {
-			t.Errorf("%+v: RefusedAt(%d, %v) = %v, want %v", tt.r, tt.op, tt.err, got, tt.want)
-		}
-	}
-	if refused.RefusedBy(zk.ErrNoNode) || !(Result{Outcome: Refused, Err: zk.ErrNoNode}).RefusedBy(zk.ErrNoNode) {
-		t.Error("RefusedBy() is not about the first operation")
 	}
 }
 

@@ -16,7 +16,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+func TestMain(m *testing.M) {
+	testserver.ParallelTests(4) // most of them wait for a server
+	goleak.VerifyTestMain(testserver.M{M: m})
+}
 
 // patience bounds everything that a test waits for. Reaching it is a failure.
 const patience = 30 * time.Second
@@ -131,4 +134,31 @@ func (b *Writes) together(reqs ...Request) (results []Result) {
 		results = append(results, b.outcome(wr))
 	}
 	return results
+}
+
+// rawConn is a plain go-zookeeper connection.
+func rawConn(t testing.TB, servers []string) *zk.Conn {
+	t.Helper()
+	c, events, err := zk.Connect(servers, 10*time.Second, zk.WithLogger(debugLog{testLogger()}), zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatalf("zk.Connect(%v) = %v", servers, err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		for range events {
+		}
+	})
+	return c
+}
+
+func create(t testing.TB, c *zk.Conn, path string, flags int32) {
+	t.Helper()
+	if _, err := c.Create(path, nil, flags, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatalf("Create(%s) = %v", path, err)
+	}
+}
+
+func password(p *testserver.Proxy) []byte {
+	_, passwd := p.Session()
+	return passwd
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -28,22 +29,6 @@ func TestTickIsNotProbedWithoutNeed(t *testing.T) {
 	cfg.Tick = time.Second
 	if tick, err := cfg.tickFor(t.Context(), time.Second); err != nil || tick != time.Second {
 		t.Errorf("tickFor(1s) = %v, %v, want what was configured", tick, err)
-	}
-}
-
-// A server that does not answer is not asked for ever.
-func TestTickProbeSkipsAMuteServer(t *testing.T) {
-	t.Parallel()
-	mute, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mute.Close()
-	servers := append([]string{mute.Addr().String()}, testserver.SharedZooKeeper(t)...)
-	cfg := config(t, servers...)
-	cfg.Tick = 0
-	if tick, err := cfg.tickFor(bounded(t), 2*time.Second); err != nil || tick != testTick {
-		t.Errorf("tickFor(2s) = %v, %v; want %v", tick, err, testTick)
 	}
 }
 
@@ -167,5 +152,32 @@ func TestMemberBelowZnodesOfOthers(t *testing.T) {
 				_ = k.Close(bounded(t))
 			}
 		})
+	}
+}
+
+// Only a want of servers is an outage. What the servers refuse stays refused.
+func TestOutageIsAWantOfServers(t *testing.T) {
+	t.Parallel()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tt := range []struct {
+		err         error
+		now, inTime bool // whether it is an outage when the time is over, and before
+	}{
+		{ErrExpired, true, true},
+		{ErrGivenUp, true, true},
+		{errNoQuorum, true, true},
+		{zk.ErrConnectionClosed, true, true},
+		{errNotReady, true, true},
+		{errNotConnected, true, true},
+		{zk.ErrNoServer, true, true},
+		{ErrNotPermitted, true, false},
+		{zk.ErrAuthFailed, false, false},
+		{driver.ErrUnavailable, false, false}, // it says so already
+	} {
+		err := fmt.Errorf("x: %w", tt.err)
+		if now, inTime := outage(over, err), outage(t.Context(), err); now != tt.now || inTime != tt.inTime {
+			t.Errorf("outage(%v) = %v after its time and %v before, want %v and %v", err, now, inTime, tt.now, tt.inTime)
+		}
 	}
 }

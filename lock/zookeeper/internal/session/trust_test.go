@@ -327,38 +327,3 @@ func TestNothingBeginsAfterTheEnd(t *testing.T) {
 		}
 	})
 }
-
-// Each change is told, in order and with its reason.
-func TestSessionTellsEachChange(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := alone(t)
-		reconnect(s)
-		confirm(s)
-		var told []Event
-		s.Status.announce(func(ev Event) { told = append(told, ev) })
-		s.requests.onState(zk.StateDisconnected)
-		s.requests.onState(zk.StateDisconnected) // it is no change
-		reconnect(s)
-		confirm(s)
-		time.Sleep(trustOf(s))
-		s.Trust.Trusted()
-		confirm(s)
-		s.Trust.die(ErrExpired)
-		want := []struct {
-			state State
-			err   error
-		}{
-			{Connected, nil}, {Reconnected, nil}, {Suspended, errNotConnected}, {Suspended, errNotConfirmed},
-			{Reconnected, nil}, {Lost, errNoQuorum}, {Reconnected, nil}, {Lost, ErrExpired},
-		}
-		if len(told) != len(want) {
-			t.Fatalf("told %+v, want %+v", told, want)
-		}
-		for i, ev := range told {
-			if ev.State != want[i].state || !errors.Is(ev.Err, want[i].err) || ev.Session != "0x0" {
-				t.Errorf("told %+v, want %+v", ev, want[i])
-			}
-		}
-	})
-}

@@ -3,62 +3,11 @@ package session
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"testing"
 	"testing/synctest"
 
 	"github.com/go-zookeeper/zk"
 )
-
-// An event wakes the watches that it concerns. An event of a session is none of a path.
-func TestEventWakesItsWatches(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := alone(t)
-		reconnect(s)
-		other := WatchKey{"/other", OnNode}
-		for _, tt := range []struct {
-			ev    zk.Event
-			woken []Kind
-		}{
-			{zk.Event{Type: zk.EventNodeCreated, Path: "/a"}, []Kind{OnNode, OnExists, OnChildren}},
-			{zk.Event{Type: zk.EventNodeDeleted, Path: "/a"}, []Kind{OnNode, OnExists, OnChildren}},
-			{zk.Event{Type: zk.EventNodeDataChanged, Path: "/a"}, []Kind{OnNode, OnExists}},
-			{zk.Event{Type: zk.EventNodeChildrenChanged, Path: "/a"}, []Kind{OnChildren}},
-			{zk.Event{Type: zk.EventNotWatching, Path: "/a"}, nil},
-			{zk.Event{Type: zk.EventSession, State: zk.StateExpired, Path: "/a"}, nil}, // from a server
-		} {
-			all := make(map[WatchKey]*Watch)
-			for _, key := range []WatchKey{{"/a", OnNode}, {"/a", OnExists}, {"/a", OnChildren}, other} {
-				all[key] = &Watch{woken: make(chan struct{})}
-			}
-			s.Watches.all = maps.Clone(all)
-			want := make(map[WatchKey]bool)
-			for _, kind := range tt.woken {
-				want[WatchKey{"/a", kind}] = true
-			}
-			s.Watches.onEvent(tt.ev)
-			for key, w := range all {
-				woken := false
-				select {
-				case <-w.woken:
-					woken = true
-				default:
-				}
-				if woken != want[key] || (s.Watches.all[WatchKey{key.Path, key.Kind}] == nil) != woken {
-					t.Errorf("after %+v: the watch of %v is woken: %v, kept: %v", tt.ev, key, woken, s.Watches.all[WatchKey{key.Path, key.Kind}] != nil)
-				}
-			}
-		}
-		if err := s.Status.Err(); err != nil {
-			t.Errorf("Err() = %v after an event that a server sent", err)
-		}
-		s.Watches.onEvent(zk.Event{Type: zk.EventSession, State: zk.StateExpired, Server: "here"})
-		if err := s.Status.Err(); !errors.Is(err, ErrExpired) {
-			t.Errorf("Err() = %v after the library's event, want %v", err, ErrExpired)
-		}
-	})
-}
 
 // A watch that could not be made is woken at once, so that its waiters look again. If the connection
 // broke, the next one wakes it. Until then its waiters would look in vain.

@@ -41,37 +41,6 @@ func TestDialEndsInTime(t *testing.T) {
 	}
 }
 
-// A server that accepts connections only to drop them is called a few times a second.
-func TestDialIsPaced(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		calls := 0
-		d := &Dialer{Dial: func(context.Context, string, string) (net.Conn, error) { calls++; return nil, io.EOF }}
-		tr := NewTransport(d, time.Second, leaseclock.Now)
-		dial := func() time.Duration {
-			began := time.Now()
-			_, _ = tr.Dial("tcp", "a", time.Second)
-			return time.Since(began)
-		}
-		if took := dial(); took != 0 {
-			t.Errorf("the first dial took %v, want it at once", took)
-		}
-		for range 20 {
-			if took := dial(); took < 50*time.Millisecond || took >= 150*time.Millisecond {
-				t.Errorf("a dial right after another took %v, want 50 to 150 ms", took)
-			}
-		}
-		time.Sleep(100 * time.Millisecond)
-		if took := dial(); took != 0 {
-			t.Errorf("a dial after 100 ms took %v, want it at once", took)
-		}
-		tr.Shut()
-		if took := dial(); took != 0 {
-			t.Errorf("a dial after the end took %v, want no pause", took)
-		}
-	})
-}
-
 // A connection that is made while the transport is shut is closed. The failures that follow are not
 // the reason.
 func TestTransportThatIsShut(t *testing.T) {
@@ -92,37 +61,6 @@ func TestTransportThatIsShut(t *testing.T) {
 	}
 	if tr.fail(io.ErrUnexpectedEOF); tr.Failure() != nil {
 		t.Errorf("Failure() = %v, want none after the end", tr.Failure())
-	}
-}
-
-// Drop ends the present connection, and Shut all of them.
-func TestDropAndShut(t *testing.T) {
-	t.Parallel()
-	var far net.Conn
-	d := &Dialer{Dial: func(context.Context, string, string) (net.Conn, error) {
-		near, server := net.Pipe()
-		far = server
-		return near, far.SetReadDeadline(time.Now().Add(10 * time.Second))
-	}}
-	for _, shut := range []bool{false, true} {
-		tr := NewTransport(d, time.Hour, leaseclock.Now) // its handshakes have twelve minutes
-		tr.Drop()                                        // there is none
-		nc, err := tr.Dial("tcp", "a", time.Second)
-		if err != nil {
-			t.Fatalf("Dial() = %v", err)
-		}
-		if shut {
-			tr.Shut()
-		} else {
-			tr.Drop()
-		}
-		if _, err := far.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("Read() at the server = %v, want the connection closed", err)
-		}
-		nc.(*conn).late.Stop()
-		if over := tr.ctx.Err() != nil; over != shut {
-			t.Errorf("no other connection can be made: %v, want %v", over, shut)
-		}
 	}
 }
 
