@@ -218,29 +218,3 @@ func TestQueueTakeComesBackToALockedElement(t *testing.T) {
 		t.Errorf("Take() = %q, %v, want x", e.Data, err)
 	}
 }
-
-// A consumer that is cut off for long loses its element to another, and cannot
-// acknowledge it when it is back.
-func TestQueueLongPartition(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 3*time.Second)
-	cut, other := MustNew(r.Client, "/q"), MustNew(r.Other, "/q")
-	offer(t, other, "x")
-	old := receive(t, cut, "x", 1)
-	r.Proxy.BlackHole(testserver.Both)
-	now := receive(t, other, "x", 2)
-	await(t, "loss", old.Done())
-	if err := old.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
-		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
-	}
-	r.Proxy.Restore()
-	until(t, "connected again", func() bool { _, err := clientOf(r.Client).Table(); return err == nil })
-	if err := old.Ack(bounded(t)); !errors.Is(err, driver.ErrLeaseLost) {
-		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
-	}
-	if _, err := now.Check(bounded(t)); err != nil {
-		t.Errorf("Check() = %v, want a lock that is held", err)
-	}
-	ack(t, now)
-	wantQueue(t, cut)
-}

@@ -22,13 +22,12 @@ var (
 	sessionOf    = recipetest.SessionOf
 	sharedConfig = recipetest.SharedConfig
 
-	await      = zktest.Await
-	bounded    = zktest.Bounded
-	create     = zktest.Create
-	password   = zktest.Password
-	rawConn    = zktest.RawConn
-	testLogger = zktest.Logger
-	until      = zktest.Until
+	await    = zktest.Await
+	bounded  = zktest.Bounded
+	create   = zktest.Create
+	password = zktest.Password
+	rawConn  = zktest.RawConn
+	until    = zktest.Until
 )
 
 // watches reports whether a client watches the children of a znode.
