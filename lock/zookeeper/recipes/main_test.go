@@ -1,7 +1,6 @@
 package recipes
 
 import (
-	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -9,11 +8,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-// The test binary is a process that some tests run, and kill, if this variable is set.
 func TestMain(m *testing.M) {
-	if setting := os.Getenv(adderVariable); setting != "" {
-		addToSet(setting)
-		return
-	}
+	testserver.ParallelTests(4) // most of them wait for a server
 	goleak.VerifyTestMain(testserver.M{M: m})
 }

@@ -52,7 +52,7 @@ func TestMatrixContainersAreSwept(t *testing.T) {
 		}
 		for _, c := range clients {
 			wg.Go(func() {
-				for range 30 {
+				for range 8 {
 					l, err := everyAsk(c)[i].ask(bounded(t))
 					if err != nil {
 						t.Errorf("%s = %v", f.name, err)

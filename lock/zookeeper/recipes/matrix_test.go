@@ -13,25 +13,18 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
-// matrixPlace is an ensemble of three. The client under test knows only a follower, by way of a proxy.
-type matrixPlace struct {
-	near   string   // of the client under test, behind the proxy
-	others []string // of the client beside it
-}
-
 // pair is a client behind a proxy and one beside it, which share a chroot, and
 // credentials.
 type pair struct {
 	testing.TB
-	at       matrixPlace
 	proxy    *testserver.Proxy
 	c, other *zookeeper.Client
 }
 
-func newPair(t testing.TB, at matrixPlace, timeout time.Duration) *pair {
+func newPair(t testing.TB, timeout time.Duration) *pair {
 	t.Helper()
-	p := &pair{TB: t, at: at, proxy: testserver.StartZooKeeperProxy(t, at.near)}
-	cfg := config(t, at.others...)
+	cfg := sharedConfig(t)
+	p := &pair{TB: t, proxy: testserver.StartZooKeeperProxy(t, cfg.Servers[0])}
 	cfg.Credentials, cfg.SessionTimeout = []zookeeper.Credential{mine}, 60*time.Second
 	p.other = open(t, cfg)
 	cfg.Servers, cfg.SessionTimeout = []string{p.proxy.Addr()}, timeout
@@ -76,17 +69,6 @@ func (p *pair) wantIdle(c *zookeeper.Client) {
 	recipetest.Idle(p, c)
 }
 
-// TestMatrix forces each fault on everything that gives leases, which the histories do by chance.
-// Apache Curator, kazoo, etcd and their like are tested with the same faults.
-func TestMatrix(t *testing.T) {
-	t.Parallel()
-	e := testserver.StartEnsemble(t, 3)
-	at := matrixPlace{e.Followers()[0].Addr(), e.Leader().Hosts()}
-	t.Run("holder is lost", func(t *testing.T) { matrixHolderIsLost(t, at) })
-	t.Run("message is lost", func(t *testing.T) { matrixLostMessages(t, at) })
-	t.Run("close is lost", func(t *testing.T) { matrixLostClose(t, at) })
-}
-
 // holderRow is a fault that costs a holder its session.
 type holderRow struct {
 	name   string
@@ -99,10 +81,12 @@ type holderRow struct {
 	answered   <-chan struct{}
 }
 
-// Whatever becomes of the holder's session, nobody else has what it holds while
-// it believes that it has it, and everything goes on afterwards. The rows take
-// seconds, so they take them together.
-func matrixHolderIsLost(t *testing.T, at matrixPlace) {
+// TestMatrix forces each fault on everything that gives leases, which the histories do by chance.
+// Apache Curator, kazoo, etcd and their like are tested with the same faults. Whatever becomes of
+// the holder's session, no other client has what it holds while the holder believes in its lease,
+// and everything goes on afterwards. The rows wait for the same seconds.
+func TestMatrix(t *testing.T) {
+	t.Parallel()
 	rows := []*holderRow{
 		{name: "black hole", fault: func(p *pair) { p.proxy.BlackHole(testserver.Both) }},
 		{name: "half-open", fault: func(p *pair) { p.proxy.BlackHole(testserver.ToClient) }},
@@ -114,7 +98,7 @@ func matrixHolderIsLost(t *testing.T, at matrixPlace) {
 		{name: "killed and cut off", fault: func(p *pair) { p.proxy.BlackHole(testserver.ToClient); p.kill() }, killed: true},
 	}
 	for _, row := range rows {
-		row.p = newPair(t, at, 3*time.Second)
+		row.p = newPair(t, 3*time.Second)
 		row.held = row.p.holdAll(row.p.c)
 		row.next = make([]driver.Lease, len(row.held))
 		for _, l := range row.held {
@@ -173,6 +157,6 @@ func (p *pair) kill() {
 	p.Helper()
 	s := sessionOf(p.c)
 	until(p, "session killed", func() bool {
-		return testserver.KillSession(p.at.others[0], s.Session.Status.ID(), password(p.proxy)) == nil || s.Session.Status.Err() != nil
+		return testserver.KillSession(testserver.SharedZooKeeper(p)[0], s.Session.Status.ID(), password(p.proxy)) == nil || s.Session.Status.Err() != nil
 	})
 }

@@ -24,16 +24,15 @@ var (
 	sessionOf    = recipetest.SessionOf
 	sharedConfig = recipetest.SharedConfig
 
-	await      = zktest.Await
-	bounded    = zktest.Bounded
-	canceled   = zktest.Canceled
-	create     = zktest.Create
-	newID      = zktest.NewID
-	password   = zktest.Password
-	rawConn    = zktest.RawConn
-	request    = zktest.Request
-	testLogger = zktest.Logger
-	until      = zktest.Until
+	await    = zktest.Await
+	bounded  = zktest.Bounded
+	canceled = zktest.Canceled
+	create   = zktest.Create
+	newID    = zktest.NewID
+	password = zktest.Password
+	rawConn  = zktest.RawConn
+	request  = zktest.Request
+	until    = zktest.Until
 
 	mine     = zookeeper.Credential(zktest.Mine)
 	theirs   = zookeeper.Credential(zktest.Theirs)

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
@@ -46,30 +45,6 @@ func (r *rig) wantGood(l *Lease, others int) {
 	r.awaitPlaces(1 + others)
 }
 
-// A caller that gives up while its create is under way, the reply lost, leaves
-// no place.
-func TestLineGivenUpInDoubt(t *testing.T) {
-	onEachLine(t, func(r *rig, wants, bars ask) {
-		held := r.queue(bounded(r), bars).granted()
-		connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
-		lost := r.Proxy.DropNextReply(r.onLine())
-		ctx, cancel := context.WithCancel(bounded(r))
-		defer cancel()
-		c := r.call(ctx, wants)
-		await(r, "lost reply", lost)
-		await(r, "reconnect", connect.Held())
-		r.awaitPlaces(2)
-		cancel()
-		await(r, "answer", c.answered)
-		if !errors.Is(c.err, context.Canceled) || !errors.Is(c.err, driver.ErrUnavailable) {
-			r.Errorf("acquire = %v, %v; want %v", c.lease, c.err, context.Canceled)
-		}
-		connect.Release()
-		r.wantGood(held, 0)
-		recipetest.Release(r, held)
-	})
-}
-
 func TestLineGivenUpWaiting(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
 		held := r.queue(bounded(r), bars).granted()
@@ -84,25 +59,6 @@ func TestLineGivenUpWaiting(t *testing.T) {
 		}
 		r.wantGood(held, 0)
 		recipetest.Release(r, held)
-	})
-}
-
-// Whoever waits when its session is killed takes another place, at the end.
-func TestLineSessionKilledWaiting(t *testing.T) {
-	onEachLine(t, func(r *rig, wants, bars ask) {
-		held := r.queue(bounded(r), bars).granted()
-		c := r.queue(bounded(r), wants)
-		r.watching(r.Client)
-		old := r.places()[1]
-		r.kill()
-		until(r, "another place", func() bool {
-			all := r.places()
-			return len(all) == 2 && all[1].Seq != old.Seq
-		})
-		c.wantWaiting()
-		recipetest.Release(r, held)
-		r.wantGood(c.granted(), 0)
-		recipetest.Release(r, c.lease)
 	})
 }
 
@@ -155,5 +111,28 @@ func TestLineClientClosedWaiting(t *testing.T) {
 		}
 		r.wantGood(held, 0)
 		recipetest.Release(r, held)
+	})
+}
+
+// An acquire that begins without a server ends when there is one again, and one
+// that is out of patience before leaves nothing.
+func TestLineAcquireAfterLostServer(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, _ ask) {
+		r.Proxy.Refuse(true)
+		r.Proxy.Cut()
+		until(r, "outage noticed", func() bool { return sessionOf(r.Client).Session.Status.Usable() != nil })
+		ctx, cancel := context.WithCancel(bounded(r))
+		defer cancel()
+		short, long := r.call(ctx, wants), r.call(bounded(r), wants)
+		short.wantWaiting()
+		cancel()
+		await(r, "answer", short.answered)
+		if !errors.Is(short.err, driver.ErrUnavailable) || !errors.Is(short.err, context.Canceled) {
+			r.Errorf("acquire = %v, %v; want %v and %v", short.lease, short.err, driver.ErrUnavailable, context.Canceled)
+		}
+		long.wantWaiting()
+		r.Proxy.Refuse(false)
+		r.wantGood(long.granted(), 0)
+		recipetest.Release(r, long.lease)
 	})
 }

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 func TestSemaphoreRule(t *testing.T) {
@@ -92,58 +89,4 @@ func TestSemaphoreRefusesWhatCannotBe(t *testing.T) {
 	if ok, _, _ := r.Raw.Exists(r.Config.Chroot + linePath); ok {
 		t.Error("the path was made")
 	}
-}
-
-// The waiters of a process look once for all of them when the line changes.
-func TestSemaphoreWaitersShareALook(t *testing.T) {
-	t.Parallel()
-	const waiters, changes = 10, 15
-	r := newRig(t, 0)
-	var looks atomic.Int64
-	list := testserver.All(testserver.Op(testserver.OpGetChildren, testserver.OpGetChildren2), testserver.Contains(r.Config.Chroot+linePath))
-	r.Proxy.DropNextRequest(func(req testserver.Request) bool {
-		if list(req) {
-			looks.Add(1)
-		}
-		return false
-	})
-	s := sessionOf(r.Client)
-	// seen says that the watch there is has seen so many in line.
-	seen := func(n int) {
-		t.Helper()
-		until(t, "line seen", func() bool {
-			w := s.Session.Watches.Watched()[session.WatchKey{Path: r.Config.Chroot + linePath, Kind: session.OnChildren}]
-			if w == nil {
-				return false
-			}
-			<-w.Armed()
-			return len(line.Sort(namesOf(w))) == n
-		})
-	}
-	held := r.queue(bounded(t), semAsk(r.Other, 1, 1)).granted()
-	var line []*caller
-	for range waiters {
-		line = append(line, r.queue(bounded(t), semAsk(r.Client, 1, 1)))
-	}
-	seen(1 + waiters)
-	for range changes {
-		ctx, cancel := context.WithCancel(bounded(t))
-		c := r.queue(ctx, semAsk(r.Other, 1, 1))
-		seen(2 + waiters)
-		cancel()
-		<-c.answered
-		seen(1 + waiters)
-	}
-	// One look by each at its arrival, one for all at each change; and a waiter
-	// that meets a watch older than its place looks again.
-	n, most := looks.Load(), int64(waiters+waiters+waiters+2*changes+1)
-	if n > most {
-		t.Errorf("%d looks at the line, want %d at most", n, most)
-	}
-	t.Logf("%d looks", n)
-	recipetest.Release(r, held)
-	for _, c := range line {
-		recipetest.Release(r, c.granted())
-	}
-	r.wantClean(r.Client, r.Other)
 }
