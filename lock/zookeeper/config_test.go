@@ -143,17 +143,6 @@ func TestConfigThatCannotWorkIsRefused(t *testing.T) {
 	}
 }
 
-// The default ACL keeps strangers out as soon as the client has an identity.
-func TestDefaultACL(t *testing.T) {
-	t.Parallel()
-	for scheme, credentials := range map[string][]Credential{"world": nil, "auth": {mine}} {
-		cfg, err := Config{Servers: []string{"a"}, Credentials: credentials}.withDefaults()
-		if err != nil || len(cfg.ACL) != 1 || cfg.ACL[0].Scheme != scheme {
-			t.Errorf("ACL with %d credentials = %v, %v; want one of scheme %s", len(credentials), cfg.ACL, err, scheme)
-		}
-	}
-}
-
 func TestConfigAtItsLimits(t *testing.T) {
 	t.Parallel()
 	cfg := Config{

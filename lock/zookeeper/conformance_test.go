@@ -41,6 +41,7 @@ func (l *alternating) TryAcquire(ctx context.Context, req driver.LockRequest) (d
 }
 
 func conform(t *testing.T, locker func(*Client) driver.Locker, client func(driver.Locker) *Client) {
+	t.Parallel()
 	idemtest.RunLocker(t, idemtest.LockerHarness{
 		New:    func(t *testing.T) driver.Locker { return locker(open(t, sharedConfig(t))) },
 		Second: func(t *testing.T, first driver.Locker) driver.Locker { return locker(open(t, client(first).cfg)) },

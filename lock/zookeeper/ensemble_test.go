@@ -3,21 +3,32 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
+// TestEnsemble has what only several servers show. The tests share an ensemble, one after the other.
+func TestEnsemble(t *testing.T) {
+	t.Parallel()
+	// With so long a syncLimit the followers do not notice that their leader is paused.
+	e := testserver.StartEnsemble(t, 3, testserver.WithConfig("syncLimit=200"))
+	t.Run("follower is cut off from its leader", func(t *testing.T) { followerCutOffFromItsLeader(t, e) })
+	t.Run("release at a follower that was suspended", func(t *testing.T) { releaseAtAFollowerThatWasSuspended(t, e) })
+	t.Run("leader is killed", func(t *testing.T) { leaderKilled(t, e) })
+}
+
 // A follower that is cut off from its leader goes on answering pings and reads.
 // Who took those for signs of life would believe in a lease for as long as the
 // follower does not notice, and the leader lets the session expire meanwhile.
-func TestFollowerCutOffFromItsLeader(t *testing.T) {
-	t.Parallel()
-	// With so long a syncLimit the followers do not notice.
-	e := testserver.StartEnsemble(t, 3, testserver.WithConfig("syncLimit=200"))
+func followerCutOffFromItsLeader(t *testing.T, e *testserver.Ensemble) {
 	leader, followers := e.Leader(), e.Followers()
 	proxy := testserver.StartZooKeeperProxy(t, followers[0].Addr())
 	cfg := config(t, proxy.Addr())
@@ -74,12 +85,11 @@ func cfgPath(c *Client, id driver.KeyID) string { return c.cfg.lockPath(id) }
 // live on.
 func TestStalledServerCostsNoLease(t *testing.T) {
 	t.Parallel()
-	e := testserver.StartEnsemble(t, 3)
 	var servers []string
 	id := newID()
 	seen := map[*testserver.Proxy]*testserver.Counter{}
-	for _, m := range e.Members() {
-		p := testserver.StartZooKeeperProxy(t, m.Addr())
+	for range 3 {
+		p := testserver.StartZooKeeperProxy(t, testserver.SharedZooKeeper(t)[0])
 		servers = append(servers, p.Addr())
 		seen[p] = p.Count(id.String()[3:])
 	}
@@ -106,9 +116,7 @@ func TestStalledServerCostsNoLease(t *testing.T) {
 
 // The leader dies. Whether the lease survives the election or not, it is never
 // believed in together with the next one.
-func TestLeaderKilled(t *testing.T) {
-	t.Parallel()
-	e := testserver.StartEnsemble(t, 3)
+func leaderKilled(t *testing.T, e *testserver.Ensemble) {
 	cfg := config(t, e.Hosts()...)
 	c, second := open(t, cfg), open(t, cfg)
 	id := newID()
@@ -139,32 +147,66 @@ func TestLeaderKilled(t *testing.T) {
 	})
 }
 
-// The only server is suspended (SIGSTOP) past the session, and comes back.
-func TestServerPaused(t *testing.T) {
-	t.Parallel()
-	z := testserver.StartZooKeeper(t)
-	cfg := config(t, z.Hosts()...)
-	cfg.SessionTimeout = 3 * time.Second
-	c, second := open(t, cfg), open(t, cfg)
-	id := newID()
-	lease, err := c.Locker().TryAcquire(bounded(t), request(id))
-	if err != nil {
-		t.Fatal(err)
-	}
-	z.Pause()
-	await(t, "lease lost", lease.Done())
-	if _, err := c.Locker().TryAcquire(context.Background(), request(id)); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
-	}
-	lease.ReleaseInBackground()
-	z.Resume()
-	until(t, "next owner", func() bool {
-		next, err := second.Locker().TryAcquire(bounded(t), request(id))
-		if err == nil && !lease.Fence().Before(next.Fence()) {
-			t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
+// The client goes to a follower that has just been woken up and has thousands of transactions to
+// catch up with. When Release says that the lock is gone it is.
+func releaseAtAFollowerThatWasSuspended(t *testing.T, e *testserver.Ensemble) {
+	leader, followers := e.Leader(), e.Followers()
+	near, far := testserver.StartZooKeeperProxy(t, followers[0].Addr()), testserver.StartZooKeeperProxy(t, followers[1].Addr())
+	far.Refuse(true)
+	cfg := config(t, near.Addr(), far.Addr())
+	cfg.SessionTimeout = 30 * time.Second
+	cfg, ahead := adjustable(cfg)
+	c := open(t, cfg)
+	raw := rawConn(t, leader.Hosts())
+	for round := range 2 {
+		followers[1].Pause()
+		var held []*Lease
+		for range 64 {
+			lease, err := c.Locker().TryAcquire(bounded(t), request(newID()))
+			if err != nil {
+				t.Fatalf("TryAcquire() = %v", err)
+			}
+			held = append(held, lease.(*Lease))
 		}
-		return err == nil
-	})
-	until(t, "both usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
-	await(t, "background work", c.core.Keeper.Background.Idle())
+		ahead.Add(int64(2 * time.Second)) // so that the releases read first
+		var ops []any
+		for i := range 100 {
+			ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/x%d", cfg.Chroot, i), Acl: zk.WorldACL(zk.PermAll)},
+				&zk.DeleteRequest{Path: fmt.Sprintf("%s/x%d", cfg.Chroot, i), Version: -1})
+		}
+		for range 30 {
+			if _, err := raw.Multi(ops...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reconnect(t, c, near)
+		reconnect(t, c, near)
+		far.Refuse(false)
+		near.Refuse(true)
+		followers[1].Resume()
+		// Some begin before the loss of the connection is known, so that their reads
+		// wait in the client library.
+		var releases sync.WaitGroup
+		for i, lease := range held {
+			if i == len(held)/4 {
+				near.Cut()
+			}
+			releases.Go(func() {
+				if err := lease.Release(bounded(t)); err != nil {
+					t.Errorf("round %d: Release() = %v", round, err)
+				}
+			})
+		}
+		releases.Wait()
+		for _, lease := range held {
+			if there, _, err := raw.Exists(znodeOf(lease)); there || err != nil {
+				t.Errorf("round %d: Release() = <nil>, and the lock is there: %v, %v", round, there, err)
+			}
+		}
+		near.Refuse(false)
+		until(t, "usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
+		far.Refuse(true)
+		far.Cut()
+		until(t, "usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
+	}
 }

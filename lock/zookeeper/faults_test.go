@@ -27,12 +27,12 @@ func TestLocksUnderFaults(t *testing.T) {
 		inside atomic.Int32
 		last   atomic.Uint64
 	}
-	keys := make([]key, 24)
+	keys := make([]key, 8)
 	for i := range keys {
 		keys[i].id = r.sibling()
 	}
-	const goroutines = 48
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	const goroutines, faults, enough = 48, 20, 400
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var work sync.WaitGroup
 	var taken atomic.Int64
@@ -67,7 +67,7 @@ func TestLocksUnderFaults(t *testing.T) {
 			}
 		})
 	}
-	for i := 0; ctx.Err() == nil; i++ {
+	for i := 0; ctx.Err() == nil && (i < faults || taken.Load() < enough); i++ {
 		onLocks := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.Root))
 		var happened <-chan struct{}
 		switch i % 3 {
@@ -86,6 +86,7 @@ func TestLocksUnderFaults(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
+	cancel()
 	work.Wait()
 	r.proxy.Restore()
 	for _, c := range []*Client{r.c, second, r.other.c} {

@@ -51,15 +51,19 @@ func TestCallsEndWithTrust(t *testing.T) {
 	lease := r.take(r.l)
 	s := sessionOf(r.c)
 	r.proxy.BlackHole(testserver.Both)
-	errs := make(chan error, 2)
+	errs := make(chan error, 3)
 	go func() { errs <- r.l.Ping(context.Background()) }()
+	go func() {
+		_, err := r.l.TryAcquire(context.Background(), request(r.sibling()))
+		errs <- err
+	}()
 	go func() {
 		_, err := r.c.OpenParents(context.Background())
 		errs <- err
 	}()
-	for range 2 {
+	for range 3 {
 		if err := <-errs; !errors.Is(err, driver.ErrUnavailable) {
-			t.Errorf("Ping() or OpenParents() = %v, want %v", err, driver.ErrUnavailable)
+			t.Errorf("Ping(), TryAcquire() or OpenParents() = %v, want %v", err, driver.ErrUnavailable)
 		}
 		if s.session.Status.Err() != nil {
 			t.Error("the call has waited until the session was over")

@@ -312,7 +312,7 @@ func TestLostDelete(t *testing.T) {
 	}
 }
 
-// The one that a re-sent delete would get wrong (TestFactBlindResend).
+// A delete that is sent again because its reply was lost would remove the lock of the next owner.
 func TestLostDeleteSparesTheNextOwner(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)

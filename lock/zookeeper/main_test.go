@@ -9,5 +9,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	testserver.ParallelTests(4) // most of them wait for a server
 	goleak.VerifyTestMain(testserver.M{M: m})
 }

@@ -124,26 +124,6 @@ func TestMarkBegunOvertakenByTheRelease(t *testing.T) {
 	}
 }
 
-// A release that is asked for at the very moment at which a transaction is settled
-// finds it under way or not.
-func TestMarkBegunSettledWhileTheLeaseIsReleased(t *testing.T) {
-	t.Parallel()
-	r := newMarkerRig(t, 0)
-	for range 200 {
-		lease := r.take(r.l)
-		settled, _, err := lease.held.Move()
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for lease.held.Over() == nil {
-			}
-			settled(lease.held.Where())
-		}()
-		r.release(lease)
-	}
-}
-
 // With its session goes the lock. The marker stays, and nothing takes the key back.
 func TestMarkBegunOutlivesItsSession(t *testing.T) {
 	t.Parallel()

@@ -154,33 +154,6 @@ func TestMarkBegunWhileTheLeaseIsChecked(t *testing.T) {
 	r.release(lease)
 }
 
-// A lock is moved while a check reads its old place, and the move is settled before the answer.
-func TestMoveIsSettledWhileTheLeaseIsChecked(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	lease, to := r.take(r.l), r.cfg.lockPath(r.sibling())
-	read := r.proxy.HoldNext(onRead(r.path))
-	checked := make(chan error, 1)
-	go func() { _, err := lease.Check(bounded(t)); checked <- err }()
-	await(t, "read of the lock", read.Held())
-	settle, _, err := lease.held.Move()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.delete(r.path)
-	create(t, r.raw, to, zk.FlagEphemeral)
-	_, stat, err := r.raw.Exists(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	settle(to, stat.Czxid)
-	read.Release()
-	if err := <-checked; err != nil {
-		t.Errorf("Check() = %v, want a held lease", err)
-	}
-	r.delete(to)
-}
-
 // An operator deletes the lock by hand. An attempt that has not begun does not begin,
 // and what has come in place of its lock stays.
 func TestMarkBegunAfterAnOperatorsDelete(t *testing.T) {

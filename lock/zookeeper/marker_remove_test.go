@@ -229,7 +229,7 @@ func TestMarkerRemovalWithoutAClock(t *testing.T) {
 func TestMarkerRemovalByTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
-	const n = 100
+	const n = 40
 	ids := make([]driver.KeyID, n)
 	for i := range ids {
 		ids[i] = r.sibling()

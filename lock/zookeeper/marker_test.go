@@ -288,15 +288,6 @@ func onWatch(path string) testserver.Match {
 // one has left, and has a greater fence.
 func TestMarkerExclusion(t *testing.T) {
 	t.Parallel()
-	for _, faults := range []bool{false, true} {
-		t.Run(map[bool]string{false: "in peace", true: "under faults"}[faults], func(t *testing.T) {
-			t.Parallel()
-			testMarkerExclusion(t, faults)
-		})
-	}
-}
-
-func testMarkerExclusion(t *testing.T, faults bool) {
 	r := newMarkerRig(t, 0)
 	lockers := []*Locker{r.l, open(t, r.cfg).Locker(WithDurableMarkers()), r.other}
 	r.mark(completed())
@@ -308,7 +299,7 @@ func testMarkerExclusion(t *testing.T, faults bool) {
 	stop := make(chan struct{})
 	var faulty, work sync.WaitGroup
 	faulty.Go(func() {
-		for i := 0; faults; i++ {
+		for i := 0; ; i++ {
 			lost := r.proxy.DropNextReply(r.onLock())
 			if i%2 == 1 {
 				lost = r.proxy.DropNextRequest(r.onLock())

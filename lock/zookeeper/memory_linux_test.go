@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -26,20 +27,21 @@ const maxPerMarker = 1000
 // stated, and what is stated is measured. IDEMKEEPER_TEST_MARKERS is another
 // number of them.
 func TestMemoryOfMarkers(t *testing.T) {
-	n := 20_000
+	t.Parallel()
+	n, parents := 4_000, 16 // which is as many below each parent as a million have below all
 	if s := os.Getenv("IDEMKEEPER_TEST_MARKERS"); s != "" {
 		n, _ = strconv.Atoi(s)
+		parents = 4_096
 	}
 	z := testserver.StartZooKeeper(t)
 	cfg := config(t, z.Hosts()...)
 	cfg.Chroot, cfg.SessionTimeout = "", 60*time.Second
 	l := open(t, cfg).Locker(WithDurableMarkers())
-	makeParents(t, l)
 	dir := serverDir(t, z)
-	leaveMarkers(t, l, 10_000) // what the first ones cost is not for each of them
+	leaveMarkers(t, l, 100*parents, parents) // what the first ones and their parents cost is not for each of them
 	before := heapOf(t, l, dir)
 	began := time.Now()
-	leaveMarkers(t, l, n)
+	leaveMarkers(t, l, n, parents)
 	took := time.Since(began)
 	per := float64(heapOf(t, l, dir)-before) / float64(n)
 	t.Logf("%d markers of %d bytes, left within %v: %.0f bytes of heap each, that is %.0f MB per million", n, markerSize(t), took, per, per)
@@ -71,15 +73,18 @@ func TestMemoryOfMarkers(t *testing.T) {
 	t.Logf("%+v within %v", removed, time.Since(began))
 }
 
-// leaveMarkers marks n new keys.
-func leaveMarkers(t testing.TB, l *Locker, n int) {
+// leaveMarkers marks n new keys below so many parents.
+func leaveMarkers(t testing.TB, l *Locker, n, parents int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	turns := make(chan struct{})
 	for range 128 {
 		wg.Go(func() {
 			for range turns {
-				lease, err := l.TryAcquire(t.Context(), request(newID()))
+				id := newID()
+				parent := rand.N(parents)
+				id[0], id[1] = byte(parent>>4), byte(parent<<4)|id[1]&0xf
+				lease, err := l.TryAcquire(t.Context(), request(id))
 				if err != nil {
 					t.Error(err)
 					continue

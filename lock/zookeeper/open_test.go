@@ -174,3 +174,27 @@ func TestRootThatMayNotBeMade(t *testing.T) {
 		t.Errorf("TryAcquire() = %v, want %v and %v", err, ErrNotPermitted, driver.ErrUnavailable)
 	}
 }
+
+// listening serves each connection, and closes it after that.
+func listening(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(patience))
+				serve(c)
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}

@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
@@ -46,7 +43,7 @@ func reconnectAfter(t testing.TB, c *Client, lose func()) {
 func TestReleaseAtAServerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	for round := range 20 {
+	for round := range 8 {
 		lease := r.take(r.l)
 		r.age()
 		r.proxy.Lag(testserver.Contains(r.path))
@@ -71,7 +68,7 @@ func TestReleaseAtAServerThatIsBehind(t *testing.T) {
 func TestReleaseBeforeTheFirstWriteOfAConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	for round := range 5 {
+	for round := range 2 {
 		lease := r.take(r.l)
 		r.age()
 		r.proxy.Lag(testserver.Contains(r.path))
@@ -91,7 +88,7 @@ func TestReleaseBeforeTheFirstWriteOfAConnection(t *testing.T) {
 func TestLostReleaseAtAServerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	for round := range 20 {
+	for round := range 5 {
 		lease := r.take(r.l)
 		r.age()
 		r.proxy.Lag(testserver.Contains(r.path))
@@ -167,7 +164,7 @@ func TestCheckAtAServerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	lease := r.take(r.l)
-	for range 20 {
+	for range 5 {
 		r.proxy.Lag(testserver.Contains(r.path))
 		r.proxy.Cut()
 		if _, err := lease.Check(bounded(t)); err != nil {
@@ -217,7 +214,7 @@ func TestConnectTellsTheHighestZxid(t *testing.T) {
 	var seen connects
 	r.proxy.DropNextRequest(seen.record)
 	session := sessionOf(r.c).session.Status.ID()
-	for range 10 {
+	for range 3 {
 		lease := r.take(r.l)
 		_, before := seen.last()
 		reconnect(t, r.c, r.proxy)
@@ -274,7 +271,7 @@ func TestServerThatIsBehindIsLeft(t *testing.T) {
 	goAhead(t, c)
 	lease := r.take(c.Locker())
 	other.Refuse(false)
-	for other.Accepted() < 5 {
+	for other.Accepted() < 3 {
 		began, refused := time.Now(), other.Accepted()
 		reconnect(t, c, r.proxy)
 		if took := time.Since(began); took > (s.session.Trust.Timeout()-session.Margin(s.session.Trust.Timeout(), testTick))/2 {
@@ -337,71 +334,5 @@ func TestRebuiltEnsemble(t *testing.T) {
 	until(t, "another session", func() bool { return c.Locker().Ping(bounded(t)) == nil })
 	if next, err := c.Locker().TryAcquire(bounded(t), request(newID())); err != nil || next.Fence().Domain == lease.Fence().Domain {
 		t.Errorf("TryAcquire() at the rebuilt ensemble = %+v, %v; want a fence of another domain", next, err)
-	}
-}
-
-// The same with real servers: the client goes to a follower that has just been woken
-// up and has thousands of transactions to catch up with.
-func TestReleaseAtAFollowerThatWasSuspended(t *testing.T) {
-	t.Parallel()
-	e := testserver.StartEnsemble(t, 3, testserver.WithConfig("syncLimit=200"))
-	leader, followers := e.Leader(), e.Followers()
-	near, far := testserver.StartZooKeeperProxy(t, followers[0].Addr()), testserver.StartZooKeeperProxy(t, followers[1].Addr())
-	far.Refuse(true)
-	cfg := config(t, near.Addr(), far.Addr())
-	cfg.SessionTimeout = 30 * time.Second
-	cfg, ahead := adjustable(cfg)
-	c := open(t, cfg)
-	raw := rawConn(t, leader.Hosts())
-	for round := range 8 {
-		followers[1].Pause()
-		var held []*Lease
-		for range 64 {
-			lease, err := c.Locker().TryAcquire(bounded(t), request(newID()))
-			if err != nil {
-				t.Fatalf("TryAcquire() = %v", err)
-			}
-			held = append(held, lease.(*Lease))
-		}
-		ahead.Add(int64(2 * time.Second)) // so that the releases read first
-		var ops []any
-		for i := range 100 {
-			ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/x%d", cfg.Chroot, i), Acl: zk.WorldACL(zk.PermAll)},
-				&zk.DeleteRequest{Path: fmt.Sprintf("%s/x%d", cfg.Chroot, i), Version: -1})
-		}
-		for range 30 {
-			if _, err := raw.Multi(ops...); err != nil {
-				t.Fatal(err)
-			}
-		}
-		reconnect(t, c, near)
-		reconnect(t, c, near)
-		far.Refuse(false)
-		near.Refuse(true)
-		followers[1].Resume()
-		// Some begin before the loss of the connection is known, so that their reads
-		// wait in the client library.
-		var releases sync.WaitGroup
-		for i, lease := range held {
-			if i == len(held)/4 {
-				near.Cut()
-			}
-			releases.Go(func() {
-				if err := lease.Release(bounded(t)); err != nil {
-					t.Errorf("round %d: Release() = %v", round, err)
-				}
-			})
-		}
-		releases.Wait()
-		for _, lease := range held {
-			if there, _, err := raw.Exists(znodeOf(lease)); there || err != nil {
-				t.Errorf("round %d: Release() = <nil>, and the lock is there: %v, %v", round, there, err)
-			}
-		}
-		near.Refuse(false)
-		until(t, "usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
-		far.Refuse(true)
-		far.Cut()
-		until(t, "usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
 	}
 }

@@ -112,22 +112,6 @@ func TestReleaseAcrossExpiry(t *testing.T) {
 	r.release(next)
 }
 
-// Connections break and come back; leases survive, and so do waiters.
-func TestReconnectKeepsLeases(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	lease, s := r.take(r.l), sessionOf(r.c)
-	for range 5 {
-		r.proxy.Cut()
-		until(t, "connected again", func() bool { return r.l.Ping(bounded(t)) == nil })
-		r.wantHeld(lease)
-	}
-	if sessionOf(r.c) != s {
-		t.Error("the session has not survived")
-	}
-	r.release(lease)
-}
-
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -181,19 +165,6 @@ func TestUnreachable(t *testing.T) {
 			r.release(r.takeSoon(r.l))
 		})
 	}
-}
-
-// A TryAcquire that is under way when nobody answers any more.
-func TestAcquireIntoTheVoid(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 3*time.Second)
-	r.proxy.BlackHole(testserver.Both)
-	if _, err := r.l.TryAcquire(context.Background(), request(r.id)); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v, want %v", err, driver.ErrUnavailable)
-	}
-	r.proxy.Restore()
-	r.release(r.takeSoon(r.other))
-	r.release(r.takeSoon(r.l))
 }
 
 // A lease is lost for good, also when its session turns out to be alive. Then

@@ -1,13 +1,11 @@
 package zookeeper
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // wantLegal says that no event is missing between two that follow each other.
@@ -96,21 +94,6 @@ func TestWatchOverCuts(t *testing.T) {
 	}
 	if got := late.Events(); len(got) != 1 {
 		t.Errorf("told %v after stop", got)
-	}
-}
-
-func TestWatchKilledSession(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	var told recorder[ConnectionEvent]
-	r.c.Watch(told.Take)
-	for range 2 {
-		n := len(waitFor(t, &told, Connected, 1))
-		killSession(t, r.c, r.proxy)
-		evs := waitFor(t, &told, Connected, n+2)
-		if !errors.Is(evs[len(evs)-2].Err, session.ErrExpired) && !errors.Is(evs[len(evs)-2].Err, session.ErrNoMember) {
-			t.Errorf("lost with %v", evs[len(evs)-2].Err)
-		}
 	}
 }
 

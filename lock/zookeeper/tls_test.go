@@ -14,12 +14,17 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-// A client with a certificate works end to end, over TLS, and what it makes is
-// for its subject alone.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	ca := testserver.NewAuthority(t)
 	z := testserver.StartSecureZooKeeper(t, ca)
+	t.Run("identity", func(t *testing.T) { t.Parallel(); tlsIdentity(t, ca, z) })
+	t.Run("handshake stalls", func(t *testing.T) { t.Parallel(); tlsHandshakeStalls(t, ca, z) })
+}
+
+// A client with a certificate works end to end, over TLS, and what it makes is
+// for its subject alone.
+func tlsIdentity(t *testing.T, ca *testserver.Authority, z *testserver.SecureZooKeeper) {
 	link := testserver.StartProxy(t, z.SecureAddr())
 	cfg := config(t, link.Addr())
 	cfg.TLS = ca.Client("payments")
@@ -135,10 +140,7 @@ func TestTLSIdentityIgnored(t *testing.T) {
 
 // A server that accepts and then says nothing is left for another one, though
 // the handshake that hangs is that of TLS.
-func TestTLSHandshakeStalls(t *testing.T) {
-	t.Parallel()
-	ca := testserver.NewAuthority(t)
-	z := testserver.StartSecureZooKeeper(t, ca)
+func tlsHandshakeStalls(t *testing.T, ca *testserver.Authority, z *testserver.SecureZooKeeper) {
 	mute, good := testserver.StartProxy(t, z.SecureAddr()), testserver.StartProxy(t, z.SecureAddr())
 	mute.StallAccept(true)
 	cfg := config(t, mute.Addr(), good.Addr())
@@ -159,27 +161,5 @@ func TestTLSHandshakeStalls(t *testing.T) {
 	}
 	if err := c.Close(bounded(t)); err != nil {
 		t.Errorf("Close() = %v", err)
-	}
-}
-
-// A peer that says no more: the lease is over before the next one begins.
-func TestTLSBlackHole(t *testing.T) {
-	t.Parallel()
-	ca := testserver.NewAuthority(t)
-	z := testserver.StartSecureZooKeeper(t, ca)
-	link := testserver.StartProxy(t, z.SecureAddr())
-	cfg := config(t, link.Addr())
-	cfg.TLS = ca.Client("payments")
-	cfg.SessionTimeout = 3 * time.Second
-	c := open(t, cfg)
-	id := newID()
-	held := taken(t, c, id)
-	link.BlackHole(testserver.Both)
-	await(t, "lease lost", held.Done())
-	c.Abandon()
-	cfg.Servers = []string{z.SecureAddr()}
-	next := taken(t, open(t, cfg), id) // when the session has timed out
-	if !held.Fence().Before(next.Fence()) {
-		t.Errorf("fence %v after %v", next.Fence(), held.Fence())
 	}
 }
