@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -149,30 +148,6 @@ func TestNothingIsSentWithAnEndedContext(t *testing.T) {
 	})
 }
 
-// A release waits while Redis is known not to answer. It looks again also for a caller without time.
-func TestReleaseSparesARedisThatDoesNotAnswer(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		waits, looks := take(t, l, request()), take(t, l, request())
-		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
-		waits.ReleaseInBackground()
-		time.Sleep(probePause - 1)
-		if at := f.times("release"); len(at) != 0 {
-			t.Errorf("a release was sent at %v, want none before %v", at, probePause)
-		}
-		release(t, waits)
-		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
-		time.Sleep(probePause)
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		_ = looks.Release(ended)
-		synctest.Wait()
-		if at := f.times("release"); len(at) != 2 {
-			t.Errorf("releases were sent at %v, want the second one by now", at)
-		}
-	})
-}
-
 // A waiter looks again when the lock expires.
 func TestWaitLooksWhenTheLockExpires(t *testing.T) {
 	t.Parallel()
@@ -233,36 +208,6 @@ func TestEndedLeasesAreForgotten(t *testing.T) {
 		}
 		if n := len(l.held); n != 0 {
 			t.Errorf("%d leases are kept, want 0", n)
-		}
-	})
-}
-
-// Each shard of a cluster has its own pipeline, and fails by itself.
-func TestPartsOfARedis(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		addrs []string
-		want  int
-	}{{[]string{"127.0.0.1:1"}, 1}, {[]string{"127.0.0.1:1", "127.0.0.1:2"}, Shards}} {
-		k := newKeeper(connect(t, 1, tt.addrs...), config{})
-		if len(k.lanes) != tt.want || len(k.health.until) != tt.want {
-			t.Errorf("%d addresses: %d pipelines and %d parts, want %d", len(tt.addrs), len(k.lanes), len(k.health.until), tt.want)
-		}
-	}
-}
-
-// A lock that is taken after Close could not be given back.
-func TestNothingIsSentAfterClose(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		if err := l.Close(t.Context()); err != nil {
-			t.Fatalf("Close() = %v, want <nil>", err)
-		}
-		wantClosed(t, l)
-		for _, what := range []string{"acquire", "pttl", "set"} {
-			if at := f.times(what); len(at) != 0 {
-				t.Errorf("%s was sent after Close()", what)
-			}
 		}
 	})
 }

@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"io"
 	"testing"
 	"time"
 
@@ -58,34 +57,6 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 	}
 	do(t, r, "DEL", l.keeper.keys.lock(bad.KeyID), l.keeper.keys.lock(ruined.id))
 	release(t, take(t, l, again(bad)))
-}
-
-// reply is an error that Redis answered with.
-type reply string
-
-func (r reply) Error() string { return string(r) }
-func (r reply) RedisError()   {}
-
-// What Redis says of one key leaves the service open, what it says of itself
-// closes it for a moment, and any good answer opens it.
-func TestHealthTellsAnswersFromSilence(t *testing.T) {
-	t.Parallel()
-	h := newHealth(1)
-	for _, step := range []struct {
-		err  error
-		want bool
-	}{
-		{reply("WRONGTYPE"), true},
-		{reply("LOADING"), false},
-		{reply("WRONGTYPE"), true},
-		{io.EOF, false},
-		{nil, true},
-	} {
-		h.note(t.Context(), 0, time.Now(), step.err)
-		if until := h.until[0]; until.IsZero() != step.want {
-			t.Errorf("after %v callers are refused until %v, want open: %t", step.err, until, step.want)
-		}
-	}
 }
 
 // An inspector that got no answer does not say that a lock is free.

@@ -17,7 +17,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+func TestMain(m *testing.M) {
+	testserver.ParallelTests(4) // most of them wait for a server
+	goleak.VerifyTestMain(testserver.M{M: m})
+}
 
 // patience bounds everything that tests wait for.
 const patience = 30 * time.Second

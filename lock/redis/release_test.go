@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"regexp"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,8 +11,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
-	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -62,39 +58,6 @@ func TestFreeLockTakesTwoRequests(t *testing.T) {
 	}
 }
 
-// Callers at the same moment need fewer requests than two for each.
-func TestLocksShareRequests(t *testing.T) {
-	t.Parallel()
-	client := connect(t, 2, sharedAddr(t))
-	l := open(t, client, freshPrefix(t), WithTTL(time.Hour), func(c *config) { c.evictionEvery = time.Hour })
-	release(t, take(t, l, request())) // the server knows the scripts
-	var sent requests
-	client.AddHook(&sent)
-	const callers = 16
-	locks := int64(0)
-	for sent.pipelines.Load() == 0 { // callers may miss each other on a busy machine
-		var wg sync.WaitGroup
-		for range callers {
-			wg.Go(func() {
-				lease, err := l.TryAcquire(t.Context(), request())
-				if err == nil {
-					err = lease.Release(t.Context())
-				}
-				if err != nil {
-					t.Errorf("TryAcquire() and Release() = %v, want <nil>", err)
-				}
-			})
-		}
-		wg.Wait()
-		if locks += callers; locks > 1000*callers {
-			t.Fatalf("%d locks were taken one by one", locks)
-		}
-	}
-	if n := sent.n.Load(); n >= 2*locks {
-		t.Errorf("%d locks took %d requests, want fewer than two for each", locks, n)
-	}
-}
-
 // The release goes on after its caller has left.
 func TestReleaseReturnsAtItsDeadline(t *testing.T) {
 	t.Parallel()
@@ -115,20 +78,6 @@ func TestReleaseReturnsAtItsDeadline(t *testing.T) {
 	await(t, "release", l.background.Idle())
 	release(t, lease)
 	release(t, takeEventually(t, l, again(req)))
-}
-
-// An ended context starts the release all the same.
-func TestReleaseWithAnEndedContext(t *testing.T) {
-	t.Parallel()
-	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
-	lease := take(t, l, req)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := lease.Release(ctx); err != nil && !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("Release() with an ended context = %v, want <nil> or %v", err, driver.ErrUnavailable)
-	}
-	await(t, "release", l.background.Idle())
-	release(t, take(t, l, again(req)))
 }
 
 // A second Release waits for the same answer as the first, and asks for nothing.
@@ -154,101 +103,6 @@ func TestReleaseTwiceAtOnce(t *testing.T) {
 		if err := <-results; err != nil {
 			t.Errorf("Release() = %v, want <nil>", err)
 		}
-	}
-}
-
-// The caller's reason to give up says nothing about Redis.
-func TestCallerWithAReasonSparesTheOthers(t *testing.T) {
-	t.Parallel()
-	l := open(t, connect(t, 1, sharedAddr(t)), freshPrefix(t))
-	for range 3 {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("the client went away"))
-		id := request().KeyID
-		if _, err := l.keeper.run(ctx, id, releaseScript, redisscript.Call{Keys: []string{l.keeper.keys.lock(id)}, Args: []string{"owner"}}); err == nil {
-			t.Error("run() with an ended context = <nil>, want an error")
-		}
-		release(t, take(t, l, request()))
-	}
-}
-
-// A young lease has no timer, and the heartbeat sets one. A lease that was granted late
-// has one from the start, because the heartbeat may look only after the end of its trust.
-func TestTimerOfALease(t *testing.T) {
-	t.Parallel()
-	const ttl = time.Hour // no heartbeat in this test
-	clock := leaseclock.NewManual()
-	l := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t), WithTTL(ttl), withClock(clock.Now))
-	timed := func(le *lease) bool {
-		le.mu.Lock()
-		defer le.mu.Unlock()
-		return le.timer != nil
-	}
-	young := take(t, l, request()).(*lease)
-	if timed(young) {
-		t.Error("a new lease has a timer, want none")
-	}
-	young.guard()
-	if !timed(young) {
-		t.Error("a lease of the heartbeat's age has no timer")
-	}
-	release(t, young)
-	for age, want := range map[time.Duration]bool{heartbeatOf(ttl) - 1: false, heartbeatOf(ttl): true} {
-		late := &lease{l: l, id: request().KeyID, renewed: clock.Now().Add(-age), done: make(chan struct{}), gone: make(chan struct{})}
-		if err := l.grant(late); err != nil {
-			t.Fatalf("grant() at the age of %v = %v, want <nil>", age, err)
-		}
-		if timed(late) != want {
-			t.Errorf("a lease granted at the age of %v has a timer: %v, want %v", age, !want, want)
-		}
-		release(t, late)
-	}
-}
-
-// A lease that no heartbeat renews is over when its trust ends.
-func TestHeartbeatSetsTheTimerBeforeItAsks(t *testing.T) {
-	t.Parallel()
-	r := testserver.StartRedis(t)
-	l := open(t, connect(t, 1, r.Addr()), WithTTL(3*time.Second))
-	lease := take(t, l, request()).(*lease)
-	r.Pause()
-	defer r.Resume()
-	for timer := false; !timer; {
-		select {
-		case <-lease.Done():
-			t.Fatal("Done() without a timer")
-		case <-time.After(time.Millisecond):
-		}
-		lease.mu.Lock()
-		timer = lease.timer != nil
-		lease.mu.Unlock()
-	}
-	await(t, "Done() of the lease", lease.Done())
-	if late := leaseclock.Now().Sub(lease.renewed.Add(trustOf(l.ttl))); late < 0 {
-		t.Errorf("the lease ended %v before its trust", -late)
-	}
-}
-
-// Each loss of a shard's fences gives it another domain.
-func TestDomainIsAUUIDOfItsFirstLock(t *testing.T) {
-	t.Parallel()
-	uuid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}$`)
-	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
-	domains := map[string]bool{}
-	for range 3 {
-		first := take(t, l, req)
-		domain := first.Fence().Domain
-		if !uuid.MatchString(domain) || domains[domain] {
-			t.Errorf("the domain is %q after %d losses, want a new UUID", domain, len(domains))
-		}
-		domains[domain] = true
-		release(t, first)
-		second := take(t, l, again(req))
-		if second.Fence().Domain != domain {
-			t.Errorf("the domain of the second lock is %q, want %q", second.Fence().Domain, domain)
-		}
-		release(t, second)
-		l.keeper.client.Del(t.Context(), l.keeper.keys.fences(int(req.KeyID[0])%Shards))
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,19 +12,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
-
-// The heartbeat renews a lease at the first look after each third of its time to live.
-func TestHeartbeatLeavesYoungLeasesAlone(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		take(t, l, request())
-		time.Sleep(11 * time.Second)
-		want := []time.Duration{3500 * time.Millisecond, 7 * time.Second, 10500 * time.Millisecond}
-		if got := f.times("extend"); !slices.Equal(got, want) {
-			t.Errorf("a lease was renewed at %v, want %v", got, want)
-		}
-	})
-}
 
 // The timer of a lease follows its renewals. The heartbeat cannot stand in for it, because it
 // waits for Redis.
