@@ -32,7 +32,7 @@ type LockerHarness struct {
 	Timeout time.Duration
 
 	// Rounds is how often each of the 64 goroutines of the mutual exclusion
-	// test takes the lock. The default is 20.
+	// test takes the lock. The default is 6.
 	Rounds int
 }
 
@@ -48,7 +48,7 @@ func RunLocker(t *testing.T, h LockerHarness) {
 		h.Timeout = 30 * time.Second
 	}
 	if h.Rounds <= 0 {
-		h.Rounds = 20
+		h.Rounds = 6
 	}
 	tests := slices.Concat(lockerExclusionTests, lockerLeaseTests, lockerWaitTests, lockerContentionTests, lockerInspectTests, lockerHistoryTests)
 	if h.Lose != nil {
