@@ -31,7 +31,7 @@ func onEachDatabase(t *testing.T, f func(t *testing.T, url string)) {
 		"MariaDB":    func(t *testing.T) string { t.Helper(); return freshDatabase(t, testserver.SharedMariaDB(t)+"mysql") },
 		"SQLite":     func(t *testing.T) string { t.Helper(); return "sqlite:" + filepath.Join(t.TempDir(), "x.db") },
 	} {
-		t.Run(name, func(t *testing.T) { f(t, fresh(t)) })
+		t.Run(name, func(t *testing.T) { t.Parallel(); f(t, fresh(t)) })
 	}
 }
 
@@ -93,6 +93,7 @@ func migratedStore(t *testing.T, name string) *sqlstore.Store {
 }
 
 func TestDatabaseRecords(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, name string) {
 		env := map[string]string{"IDEMCTL_DATABASE": name}
 		if !strings.HasPrefix(name, "sqlite:") {
@@ -138,6 +139,7 @@ func TestDatabaseRecords(t *testing.T) {
 }
 
 func TestDatabaseTokens(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, name string) {
 		s := migratedStore(t, name)
 		got := idemctl(t, map[string]string{"IDEMCTL_DATABASE": name}, "token", "issue", "--scope", "m", "--ttl", "1h")
@@ -149,6 +151,7 @@ func TestDatabaseTokens(t *testing.T) {
 }
 
 func TestDatabaseRetire(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, name string) {
 		s := migratedStore(t, name)
 		env := map[string]string{"IDEMCTL_DATABASE": name}
@@ -169,6 +172,7 @@ func TestDatabaseRetire(t *testing.T) {
 }
 
 func TestDatabaseDoctor(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, name string) {
 		env := map[string]string{"IDEMCTL_DATABASE": name}
 		if !strings.HasPrefix(name, "sqlite:") {
@@ -197,6 +201,7 @@ func TestDatabaseDoctor(t *testing.T) {
 }
 
 func TestDatabaseIsDown(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"postgres://idem:hidden@127.0.0.1:1/x", "mysql://idem:hidden@127.0.0.1:1/x"} {
 		got := examine(t, map[string]string{"IDEMCTL_DATABASE": name})
 		got.wantFinding(t, "fail", "database", "refused")
@@ -208,6 +213,7 @@ func TestDatabaseIsDown(t *testing.T) {
 
 // A joined attempt has no lock. It is settled unless a transaction holds its key.
 func TestDatabaseResolvesJoinedAttempts(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, name string) {
 		s := migratedStore(t, name)
 		env := map[string]string{"IDEMCTL_DATABASE": name}

@@ -60,6 +60,7 @@ func (e examined) wantNoFinding(t *testing.T, status string, but ...string) {
 }
 
 func TestDoctorWithoutFault(t *testing.T) {
+	t.Parallel()
 	env := ensembleEnv(t, testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes")).URL())
 	first := examine(t, env)
 	first.wantNoFinding(t, "fail")
@@ -85,6 +86,7 @@ func TestDoctorWithoutFault(t *testing.T) {
 }
 
 func TestDoctorOfRedisAlone(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	begin(t, store, "pending")
@@ -109,6 +111,7 @@ func TestDoctorOfRedisAlone(t *testing.T) {
 }
 
 func TestDoctorOfALostRedis(t *testing.T) {
+	t.Parallel()
 	server := testserver.StartRedis(t)
 	env := ensembleEnv(t, server.URL())
 	if got := idemctl(t, env, "store", "accept"); got.code != 0 {
@@ -146,6 +149,7 @@ func TestDoctorOfServersThatDoNotAnswer(t *testing.T) {
 }
 
 func TestDoctorOfSentinels(t *testing.T) {
+	t.Parallel()
 	s := testserver.StartSentinel(t, 1)
 	addrs := []string{s.Sentinels()[0].Addr(), "127.0.0.1:1"}
 	got := examine(t, map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + strings.Join(addrs, ",") + "/" + testserver.SentinelMaster})
@@ -183,6 +187,7 @@ func TestDoctorOfSentinels(t *testing.T) {
 }
 
 func TestDoctorOfAClusterWithReplicas(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
 	replica := c.Replicas()[0]
 	if _, err := replica.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
@@ -203,6 +208,7 @@ func TestDoctorOfAClusterWithReplicas(t *testing.T) {
 }
 
 func TestDoctorOfACluster(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	env := map[string]string{"IDEMCTL_REDIS": "redis://" + strings.Join(c.Addrs(), ",redis://")}
 	got := examine(t, env)
@@ -220,6 +226,7 @@ func TestDoctorOfACluster(t *testing.T) {
 
 // Doctor makes no znodes and no incarnations on unused servers.
 func TestDoctorLeavesNothing(t *testing.T) {
+	t.Parallel()
 	server := testserver.StartRedis(t)
 	env := ensembleEnv(t, server.URL())
 	examine(t, env)
@@ -240,6 +247,7 @@ func TestDoctorLeavesNothing(t *testing.T) {
 
 // Where the znodes are for the services alone, doctor looks as one of them.
 func TestDoctorWithCredentials(t *testing.T) {
+	t.Parallel()
 	env := ensembleEnv(t, testserver.StartRedis(t).URL())
 	env["IDEMCTL_ZOOKEEPER_AUTH"] = "services:secret"
 	if got := idemctl(t, env, "store", "accept"); got.code != 0 {

@@ -11,6 +11,7 @@ import (
 // Every command of idemctl in a document has the commands, flags and arguments of this build. In a
 // sentence a command may be named without its arguments.
 func TestCommandsInDocumentsExist(t *testing.T) {
+	t.Parallel()
 	pages, err := documents.Pages("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +76,7 @@ func accepts(args []string, whole bool) error {
 }
 
 func TestAccepts(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		line  string
 		whole bool

@@ -11,6 +11,7 @@ import (
 // An ensemble may grant a session too short for the margin of the default tick. The
 // commands work with it.
 func TestDefaultsFitAnEnsembleOfShortSessions(t *testing.T) {
+	t.Parallel()
 	server := testserver.StartZooKeeper(t, testserver.WithConfig("maxSessionTimeout=3000"))
 	redis := testserver.StartRedis(t)
 	flags := []string{"--zookeeper", server.Addr() + testserver.Chroot(t)}

@@ -13,6 +13,7 @@ import (
 )
 
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	const nobody = "redis://127.0.0.1:1"
 	someID := idem.NewKeyID("s", "k").String()
 	tests := []struct {
@@ -138,6 +139,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	got := idemctl(t, nil, "--version")
 	if got.code != cli.ExitDone || !strings.HasPrefix(got.stdout, "idemctl version ") || !strings.Contains(got.stdout, runtime.Version()) || got.stderr != "" {
 		t.Errorf("--version = %+v", got)
@@ -145,6 +147,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestTokenIssue(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	got := idemctl(t, env, "token", "issue", "--scope", "m", "--ttl", "1h")

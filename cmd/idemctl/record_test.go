@@ -16,6 +16,7 @@ import (
 )
 
 func TestRecordShow(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	settle(t, store, "the-key", driver.StateCompleted, &idem.Response{Status: 201,
 		Header: map[string][]string{"Content-Type": {"application/json"}}, Body: []byte(`{"id":"pay_1"}`)})
@@ -70,6 +71,7 @@ func TestRecordShow(t *testing.T) {
 }
 
 func TestRecordList(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	if got := idemctl(t, env, "record", "list"); got.code != 0 || got.stdout != "" {
@@ -111,6 +113,7 @@ func TestRecordList(t *testing.T) {
 
 // A ZooKeeper that is down does not keep records from being looked at.
 func TestRecordsWithoutTheirZooKeeper(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	begin(t, store, "k")
 	env := map[string]string{"IDEMCTL_REDIS": server.URL(), "IDEMCTL_ZOOKEEPER": "127.0.0.1:1"}
@@ -128,6 +131,7 @@ func TestRecordsWithoutTheirZooKeeper(t *testing.T) {
 // The text of a name or a reason cannot look like a line of the record, or change the
 // direction of writing.
 func TestRecordShowsDecisions(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", driver.StateUnknown, nil)
@@ -175,6 +179,7 @@ func TestRecordShowsDecisions(t *testing.T) {
 }
 
 func TestStoreAccept(t *testing.T) {
+	t.Parallel()
 	chroot := testserver.Chroot(t)
 	zk := strings.Join(testserver.SharedZooKeeper(t), ",") + chroot
 	server := testserver.StartRedis(t)
@@ -226,6 +231,7 @@ func TestStoreAccept(t *testing.T) {
 
 // An unreadable record is shown with its reason, and the others are shown too.
 func TestRecordsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	for _, key := range []idem.Key{"a", "newer", "z"} {
 		begin(t, store, key)

@@ -22,6 +22,7 @@ import (
 const paid = `{"status":201,"headers":{"Content-Type":["application/json"]},"body":"{\"id\":\"pay_1\"}"}`
 
 func TestResolveApplied(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", driver.StateUnknown, &idem.Response{Status: 503})
@@ -45,6 +46,7 @@ func TestResolveApplied(t *testing.T) {
 }
 
 func TestResolveNotApplied(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", driver.StateUnknown, nil)
@@ -68,6 +70,7 @@ func TestResolveNotApplied(t *testing.T) {
 
 // An operator does not know the times of the route, and the record does.
 func TestResolveKeepsTheTimesOfTheRoute(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	for name, args := range map[string][]string{"as-usual": nil, "shorter": {"--result-ttl", "1m", "--key-ttl", "1m"}} {
@@ -98,6 +101,7 @@ func TestResolveKeepsTheTimesOfTheRoute(t *testing.T) {
 
 // A wrong FILE gives exit code 2, and the record stays as it was.
 func TestResolveRefusesFile(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", driver.StateUnknown, &idem.Response{Status: 503})
@@ -120,6 +124,7 @@ func TestResolveRefusesFile(t *testing.T) {
 // A pending attempt of an unknown domain is decided only after the domain was retired,
 // and only under the right lock. A domain in use is not retired.
 func TestResolvePendingOfARetiredDomain(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	begin(t, store, "k")
@@ -163,6 +168,7 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 
 // A decision is about the attempt that was looked at.
 func TestResolveOfAnotherAttempt(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", driver.StateReleased, nil)
@@ -179,6 +185,7 @@ func TestResolveOfAnotherAttempt(t *testing.T) {
 
 // Where services encrypt, a plain response would be worth nothing.
 func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	ringText := "k1=" + base64.StdEncoding.EncodeToString(make([]byte, sealed.KeySize))
 	ring, err := sealed.ParseRing(ringText)
@@ -252,6 +259,7 @@ func wantResolvedUnder(t *testing.T, env map[string]string, s driver.Store, l dr
 }
 
 func TestResolveUnderRedisLock(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	client, err := redisstore.Connect(server.URL())
 	if err != nil {
@@ -267,6 +275,7 @@ func TestResolveUnderRedisLock(t *testing.T) {
 }
 
 func TestResolveUnderZooKeeperLock(t *testing.T) {
+	t.Parallel()
 	store, server := openStore(t)
 	env := ensembleEnv(t, server.URL())
 	servers, chroot, err := zookeeper.ParseConnectString(env["IDEMCTL_ZOOKEEPER"])

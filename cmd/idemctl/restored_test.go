@@ -152,6 +152,7 @@ func (s *service) locks(client *zookeeper.Client, key idem.Key) driver.Lease {
 
 // The way out of docs/operations.md, "ZooKeeper came back with older data", step by step.
 func TestZooKeeperRestoredFromABackup(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		start func(*testing.T) ensembleWithBackup
 		lives bool // an instance runs through all of it

@@ -19,7 +19,10 @@ import (
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+func TestMain(m *testing.M) {
+	testserver.ParallelTests(4) // most of them wait for a server
+	goleak.VerifyTestMain(testserver.M{M: m})
+}
 
 const httpRoute = "POST /v1/payments"
 

@@ -46,6 +46,7 @@ func feed(t *testing.T, name, sql string) {
 
 // What is printed makes the tables, and nothing else does.
 func TestPrintedMigrationRunsInTheClientOfTheDatabase(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, name string) {
 		env := map[string]string{"IDEMCTL_DATABASE": name}
 		printed := idemctl(t, env, "store", "migrate", "--print")
@@ -74,6 +75,7 @@ func TestPrintedMigrationRunsInTheClientOfTheDatabase(t *testing.T) {
 }
 
 func TestMigrationTellsWhatItMade(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, name string) {
 		env := map[string]string{"IDEMCTL_DATABASE": name}
 		got := idemctl(t, env, "store", "migrate")
@@ -149,6 +151,7 @@ func as(t *testing.T, name, role string) (user, asUser string) {
 
 // The printed rights are enough for every command, and doctor names those that a service lacks.
 func TestCommandsWorkWithTheRightsOfTheirRole(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, name string) {
 		if strings.HasPrefix(name, "sqlite:") {
 			return
@@ -193,6 +196,7 @@ func TestCommandsWorkWithTheRightsOfTheirRole(t *testing.T) {
 }
 
 func TestDoctorFindsAPooler(t *testing.T) {
+	t.Parallel()
 	name := freshDatabase(t, testserver.SharedPostgres(t))
 	migratedStore(t, name)
 	examine(t, map[string]string{"IDEMCTL_DATABASE": name}).wantFinding(t, "ok", "database-pooler", "no pooler")
@@ -208,6 +212,7 @@ func TestDoctorFindsAPooler(t *testing.T) {
 
 // Settings with which the server refuses some writes later fail at once, with what to set.
 func TestDoctorFindsSettingsThatRefuseRecords(t *testing.T) {
+	t.Parallel()
 	name := freshDatabase(t, testserver.SharedMariaDB(t)+"mysql")
 	migratedStore(t, name)
 	examine(t, map[string]string{"IDEMCTL_DATABASE": name + "?sql_mode=%27EMPTY_STRING_IS_NULL%27"}).wantFinding(t, "fail", "database-settings", "EMPTY_STRING_IS_NULL")
