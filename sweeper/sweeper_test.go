@@ -35,7 +35,7 @@ func TestInterruptedAttemptsAreSettledWithoutARetry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t, tt.verdict)
-				const n = 250
+				const n = 100
 				for i := range n {
 					b.interrupted(fmt.Sprint(i))
 				}
