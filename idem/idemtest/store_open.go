@@ -185,7 +185,7 @@ var storeOpenTests = []storeTest{
 		for _, r := range b.open(driver.OpenQuery{}) {
 			whole = append(whole, r.ID)
 		}
-		for _, limit := range []int{1, 7, 64} {
+		for _, limit := range []int{3, 64} {
 			var paged []driver.KeyID
 			for q := (driver.OpenQuery{Limit: limit}); ; {
 				page := b.page(q)
