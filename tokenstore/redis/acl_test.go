@@ -31,11 +31,13 @@ func asUser(tb testing.TB, r *testserver.Redis, name, commands string) *goredis.
 	return client
 }
 
-func TestUserWithTheDocumentedCommands(t *testing.T) {
+// The suite on one Redis, which has a replica. The user may run the documented commands, and no others.
+func TestStoreOnRedis(t *testing.T) {
+	t.Parallel()
 	r, replica := testserver.StartRedis(t), testserver.StartRedis(t)
 	follow(t, replica, r)
 	client := asUser(t, r, "exact", replicaCommands)
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store {
+	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) driver.Store {
 		return open(tb, client, WithPrefix("idem"+freshPrefix(tb)), WithReplicas(1, time.Second))
 	}})
 	s := open(t, client)

@@ -22,7 +22,7 @@ func TestRepairReplacesNoLaterTruth(t *testing.T) {
 	t.Parallel()
 	for name, fresh := range map[string]func(*testing.T) func(driver.KeyID) fallible{"redis": fallibleRedis, "memory": fallibleMemory} {
 		t.Run(name, func(t *testing.T) {
-			repairs, violation := repairModel(t, fresh(t), 4_000)
+			repairs, violation := repairModel(t, fresh(t), 1_000)
 			if repairs == 0 || violation != "" {
 				t.Errorf("%d repairs, want some; the first violation: %q, want none", repairs, violation)
 			}

@@ -143,27 +143,10 @@ func TestStoreOnMiniredis(t *testing.T) {
 	})
 }
 
-func TestStoreOnRedis(t *testing.T) {
-	t.Parallel()
-	client := connect(t, testserver.SharedRedis(t))
-	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) driver.Store {
-		return open(tb, client, WithPrefix(freshPrefix(tb)))
-	}})
-}
-
 func TestStoreOnCluster(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	client := connect(t, clusterAddr(c))
-	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) driver.Store {
-		return open(tb, client, WithPrefix(freshPrefix(tb)))
-	}})
-}
-
-func TestStoreBehindSentinel(t *testing.T) {
-	t.Parallel()
-	s := testserver.StartSentinel(t, 3)
-	client := connect(t, "redis+sentinel://"+strings.Join(s.Addrs(), ",")+"/mymaster")
 	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) driver.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
 	}})
