@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
@@ -152,4 +153,34 @@ func TestCloseWaitsForListeners(t *testing.T) {
 		t.Error("Acquire() after Close() succeeded")
 	}
 	wantStates(t, told.Events(), want...)
+}
+
+// A session may end at the moment when a new lease is told. Neither waits for the other.
+func TestSessionEndsWhileALeaseIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[Event]
+	m := MustNewMutex(r.Client, "/m")
+	lease, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	WithListener(told.Take)(m.ln)
+	s := sessionOf(r.Client)
+	lease.place.mu.Lock() // holds up tell before it watches the znode
+	var wg sync.WaitGroup
+	wg.Go(func() { m.ln.tell(lease) })
+	told.Wait(t, 1)
+	wg.Go(s.Session.Trust.GiveUp)
+	await(t, "end of the lease", lease.Done())
+	time.Sleep(10 * time.Millisecond) // for the rest of the end
+	lease.place.mu.Unlock()
+	finished := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(finished)
+	}()
+	await(t, "end of the session", finished)
+	await(t, "session over", s.Session.Status.Over())
+	wantStates(t, told.Wait(t, 2), Acquired, Lost)
 }

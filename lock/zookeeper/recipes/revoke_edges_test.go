@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // awaitReads waits until a client has read a place so many times.
@@ -69,4 +70,24 @@ func TestRevokeTwiceAtOnce(t *testing.T) {
 	}
 	await(t, "Revoked()", l.Revoked())
 	recipetest.Release(r, l)
+}
+
+// A request after the end of a lease does not reach its former holder. So it can be passed on.
+func TestRequestAfterTheEndOfALease(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	l := r.queue(bounded(t), MustNewMutex(r.Client, linePath).Acquire).granted()
+	tab, path := l.held.Table(), pathOf(l)
+	removed := l.held.Take() // and the znode stays
+	if err := MustNewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the watch", tab.Session.Watches.Of(path, session.OnNode, nil).Armed())
+	for range 50 { // it may see the end of the lease before the request
+		l.watchOwn()
+	}
+	wantOpen(t, l.place.wish())
+	_, czxid := l.held.Where()
+	removed(tab.Remove(path, czxid, false))
+	r.wantClean(r.Client)
 }
