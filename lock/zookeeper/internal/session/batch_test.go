@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -57,6 +61,63 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 		second := w.next()
 		if len(first) != MaxBatch || len(second) != 1 || len(w.waiting) > 0 {
 			t.Errorf("next() took %d, then %d, and left %d", len(first), len(second), len(w.waiting))
+		}
+	})
+}
+
+// A write that was refused because of one in front of it is judged again after that one has its
+// answer, and gets an answer as well.
+func TestDependentWriteIsSentAfterTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var sent []string
+		first := make(chan struct{})
+		b := &Writes{status: &Status{over: make(chan struct{})}}
+		b.send = func(ops ...any) Result {
+			mu.Lock()
+			var paths []string
+			for _, op := range ops {
+				paths = append(paths, pathOf(op))
+			}
+			text := strings.Join(paths, " ")
+			sent = append(sent, text)
+			mu.Unlock()
+			if len(ops) == 2 {
+				return Result{Outcome: Refused, Op: 1, Err: zk.ErrNodeExists}
+			}
+			if text == "/a" {
+				<-first
+			}
+			return Result{Outcome: Applied, Created: make([]string, len(ops))}
+		}
+		results := make(chan []Result, 1)
+		go func() {
+			results <- b.together(Request{Ops: []any{&zk.CreateRequest{Path: "/a"}}}, Request{Ops: []any{&zk.DeleteRequest{Path: "/a/b"}}})
+		}()
+		want := []string{"/a /a/b", "/a"}
+		for range 2 {
+			synctest.Wait()
+			mu.Lock()
+			if !slices.Equal(sent, want) {
+				t.Errorf("sent %q, want %q", sent, want)
+			}
+			mu.Unlock()
+			if len(want) == 2 {
+				want = append(want, "/a/b")
+				close(first)
+			}
+		}
+		select {
+		case got := <-results:
+			for _, r := range got {
+				if r.Outcome != Applied {
+					t.Errorf("together() = %+v, want both applied", got)
+				}
+			}
+		default:
+			t.Error("a write got no answer")
+			close(b.status.over)
 		}
 	})
 }

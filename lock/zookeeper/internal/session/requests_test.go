@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,17 +78,30 @@ func TestAnUnansweredWriteRenewsNothing(t *testing.T) {
 	})
 }
 
+// lineCounter is a log that counts the lines with a text.
+type lineCounter struct {
+	of []byte
+	n  atomic.Int32
+}
+
+func (c *lineCounter) Write(line []byte) (int, error) {
+	if bytes.Contains(line, c.of) {
+		c.n.Add(1)
+	}
+	return len(line), nil
+}
+
 // The guard of a write drops a connection that gives no answer, once for each patience, and leaves
 // the connection alone once the write has its answer.
 func TestGuardDropsOnlyWhatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := alone(t)
-		var logged bytes.Buffer
-		s.Status.log = slog.New(slog.NewTextHandler(&logged, nil))
+		logged := &lineCounter{of: []byte("was not answered")}
+		s.Status.log = slog.New(slog.NewTextHandler(logged, nil))
 		drops := func() int {
 			synctest.Wait()
-			return bytes.Count(logged.Bytes(), []byte("was not answered"))
+			return int(logged.n.Load())
 		}
 		reconnect(s)
 		_, patience := s.requests.patience(time.Now())
@@ -112,6 +126,19 @@ func TestGuardDropsOnlyWhatDoesNotAnswer(t *testing.T) {
 		time.Sleep(3 * patience)
 		if n := drops(); n != 2 {
 			t.Errorf("the guard has dropped %d connections while there was none", n-2)
+		}
+		answered()
+		reconnect(s)
+		answered = s.requests.guard()
+		time.Sleep(patience / 2)
+		reconnect(s) // over which the write goes out, and which has its own time
+		time.Sleep(patience * 3 / 4)
+		if n := drops(); n != 2 {
+			t.Errorf("the guard has dropped %d connections before their time", n-2)
+		}
+		time.Sleep(patience / 2)
+		if n := drops(); n != 3 {
+			t.Errorf("the guard has dropped %d connections that did not answer, want the last one", n-2)
 		}
 		answered()
 	})
