@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -272,4 +273,28 @@ func TestOptions(t *testing.T) {
 	if i, err := NewInspector(nil, WithPrefix("")); err == nil {
 		t.Errorf("NewInspector() with an empty prefix = %v, want an error", i)
 	}
+}
+
+// A release waits while Redis is known not to answer. It looks again also for a caller without time.
+func TestReleaseSparesARedisThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		waits, looks := take(t, l, request()), take(t, l, request())
+		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
+		waits.ReleaseInBackground()
+		time.Sleep(probePause - 1)
+		if at := f.times("release"); len(at) != 0 {
+			t.Errorf("a release was sent at %v, want none before %v", at, probePause)
+		}
+		release(t, waits)
+		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
+		time.Sleep(probePause)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = looks.Release(ended)
+		synctest.Wait()
+		if at := f.times("release"); len(at) != 2 {
+			t.Errorf("releases were sent at %v, want the second one by now", at)
+		}
+	})
 }

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -120,4 +121,61 @@ func TestLockedTakesNoFence(t *testing.T) {
 		t.Errorf("the lock is %q after a refusal, want %q", got, value)
 	}
 	release(t, lease)
+}
+
+// A young lease has no timer, and the heartbeat sets one. A lease that was granted late
+// has one from the start, because the heartbeat may look only after the end of its trust.
+func TestTimerOfALease(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Hour // no heartbeat in this test
+	clock := leaseclock.NewManual()
+	l := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t), WithTTL(ttl), withClock(clock.Now))
+	timed := func(le *lease) bool {
+		le.mu.Lock()
+		defer le.mu.Unlock()
+		return le.timer != nil
+	}
+	young := take(t, l, request()).(*lease)
+	if timed(young) {
+		t.Error("a new lease has a timer, want none")
+	}
+	young.guard()
+	if !timed(young) {
+		t.Error("a lease of the heartbeat's age has no timer")
+	}
+	release(t, young)
+	for age, want := range map[time.Duration]bool{heartbeatOf(ttl) - 1: false, heartbeatOf(ttl): true} {
+		late := &lease{l: l, id: request().KeyID, renewed: clock.Now().Add(-age), done: make(chan struct{}), gone: make(chan struct{})}
+		if err := l.grant(late); err != nil {
+			t.Fatalf("grant() at the age of %v = %v, want <nil>", age, err)
+		}
+		if timed(late) != want {
+			t.Errorf("a lease granted at the age of %v has a timer: %v, want %v", age, !want, want)
+		}
+		release(t, late)
+	}
+}
+
+// A lease that no heartbeat renews is over when its trust ends.
+func TestHeartbeatSetsTheTimerBeforeItAsks(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	l := open(t, connect(t, 1, r.Addr()), WithTTL(3*time.Second))
+	lease := take(t, l, request()).(*lease)
+	r.Pause()
+	defer r.Resume()
+	for timer := false; !timer; {
+		select {
+		case <-lease.Done():
+			t.Fatal("Done() without a timer")
+		case <-time.After(time.Millisecond):
+		}
+		lease.mu.Lock()
+		timer = lease.timer != nil
+		lease.mu.Unlock()
+	}
+	await(t, "Done() of the lease", lease.Done())
+	if late := leaseclock.Now().Sub(lease.renewed.Add(trustOf(l.ttl))); late < 0 {
+		t.Errorf("the lease ended %v before its trust", -late)
+	}
 }
