@@ -102,14 +102,17 @@ func wantRenewedBesideAServerThatHangs(t *testing.T, c *testserver.RedisCluster)
 	c.Nodes()[1].Pause()
 	defer c.Nodes()[1].Resume()
 	clock.Advance(time.Second)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
-	if err := l.renew(ctx, []*lease{works, hangs}); err == nil {
-		t.Error("renew() = <nil> although a server hangs")
-	}
-	for le, want := range map[*lease]time.Duration{works: trustOf(longTTL), hangs: trustOf(longTTL) - time.Second} {
-		if left := le.left(); left != want {
-			t.Errorf("a lease is trusted for %v, want %v", left, want)
+	for end := time.Now().Add(patience); works.left() != trustOf(longTTL); { // a machine under load may be too slow for one renewal
+		if time.Now().After(end) {
+			t.Fatal("the lock of the server that answers was not renewed")
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		if err := l.renew(ctx, []*lease{works, hangs}); err == nil {
+			t.Error("renew() = <nil> although a server hangs")
+		}
+		cancel()
+	}
+	if left, want := hangs.left(), trustOf(longTTL)-time.Second; left != want {
+		t.Errorf("the lease of the server that hangs is trusted for %v, want %v", left, want)
 	}
 }
