@@ -16,7 +16,7 @@ const storeCallers = 32
 var storeConcurrencyTests = []storeTest{
 	{name: "one of many begins", run: func(b *storeBench) {
 		for _, kind := range []driver.KeyKind{driver.ClientKey, driver.IssuedToken} {
-			for range 3 {
+			for range 2 {
 				// With a fence for each caller, most calls are refused as stale. With one fence
 				// for all, every call gets to the state of the record.
 				b.oneBegins(kind, func() uint64 { b.token++; return b.token })
@@ -58,7 +58,7 @@ var storeConcurrencyTests = []storeTest{
 		b.isOpen(false)
 	}},
 	{name: "an Abort beats its Begin in any order", run: func(b *storeBench) {
-		for range 8 {
+		for range 5 {
 			b.id = randomKeyID()
 			req := b.request(driver.ClientKey)
 			together(func(i int) {

@@ -31,6 +31,7 @@ func completed(tb testing.TB, s *Store, id driver.KeyID) driver.Settlement {
 // A completed record that may not be on the disk is no answer. Without the wait for the disk every
 // call that found it fails.
 func TestRecordThatMayBeLostIsNoAnswer(t *testing.T) {
+	t.Parallel()
 	b := backends()[1]
 	p := b.migrated(t)
 	id := key(1)
@@ -59,6 +60,7 @@ func TestRecordThatMayBeLostIsNoAnswer(t *testing.T) {
 
 // A record that is gone after the wait for the disk was no answer.
 func TestRecordThatGoesBeforeTheDiskHasItIsNoAnswer(t *testing.T) {
+	t.Parallel()
 	b := backends()[1]
 	p := b.migrated(t)
 	good := b.store(t, p, WithExpiry(0))
@@ -99,6 +101,7 @@ func TestRecordThatGoesBeforeTheDiskHasItIsNoAnswer(t *testing.T) {
 
 // A write that failed has no result beside its error.
 func TestWriteThatFailedHasNoResult(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		good := b.store(t, p, WithExpiry(0))
@@ -134,6 +137,7 @@ func TestWriteThatFailedHasNoResult(t *testing.T) {
 
 // The caller learns whose record its Begin came too late for.
 func TestStaleBeginReturnsTheRecord(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		a := mustBegin(t, s, key(1), request(7))
@@ -145,6 +149,7 @@ func TestStaleBeginReturnsTheRecord(t *testing.T) {
 
 // A person's decision and the settlement that it made are written together.
 func TestDecisionThatCannotBeKeptSettlesNothing(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
@@ -164,6 +169,7 @@ func TestDecisionThatCannotBeKeptSettlesNothing(t *testing.T) {
 
 // The store refuses a response over its limit.
 func TestResponseAtTheLimit(t *testing.T) {
+	t.Parallel()
 	b := backends()[1]
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "long")
@@ -184,6 +190,7 @@ func TestResponseAtTheLimit(t *testing.T) {
 
 // A response that has no binary form is an error, and not a settlement that was refused.
 func TestResponseWithoutBinaryForm(t *testing.T) {
+	t.Parallel()
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "invalid")
@@ -212,6 +219,7 @@ func TestFailedKeepsErrors(t *testing.T) {
 
 // An Expire whose connection is lost fails, or has removed all that was due.
 func TestExpireOverLostConnections(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		good := b.store(t, p, WithExpiry(0))
@@ -257,6 +265,7 @@ func TestExpireOverLostConnections(t *testing.T) {
 
 // Others may have locked a whole batch. Expire leaves it to the next time, and keeps no connection.
 func TestExpireOfABatchThatIsLocked(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
@@ -290,6 +299,7 @@ func TestExpireOfABatchThatIsLocked(t *testing.T) {
 
 // A list whose reading breaks off is an error, and not a shorter list.
 func TestListsThatBreakOffAreErrors(t *testing.T) {
+	t.Parallel()
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "one")
@@ -318,6 +328,7 @@ func TestListsThatBreakOffAreErrors(t *testing.T) {
 
 // A key that is none is damage, and belongs to no request.
 func TestListsWithDamagedKeysAreErrors(t *testing.T) {
+	t.Parallel()
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	begin(t, s, "one")
@@ -331,11 +342,11 @@ func TestListsWithDamagedKeysAreErrors(t *testing.T) {
 
 // A state that is rare among the open records is found behind many others.
 func TestListOpenGoesOnAfterAPageWithoutMatches(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
-		for i := range 2*fewestRead + 1 {
-			mustBegin(t, s, key(i), request(1))
-		}
+		first, _ := begin(t, s, "first")
+		duplicate(t, s, first, 2*fewestRead)
 		mustExec(t, s.db, s.names.sql("UPDATE {records} SET started = started - 1000000, open_since = open_since - 1000000"))
 		id, a := begin(t, s, "last")
 		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateUnknown})
@@ -358,6 +369,7 @@ func TestListOpenGoesOnAfterAPageWithoutMatches(t *testing.T) {
 
 // A record that never had a response has no damaged one either.
 func TestRecordWithoutResponseIsNotDamaged(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		id, a := begin(t, s, "none")
@@ -400,6 +412,7 @@ func (l *slowLog) Handle(ctx context.Context, _ slog.Record) error {
 
 // After Close the store uses the database no more by itself, so the caller may close that too.
 func TestCloseWaitsForTheRemovalOfExpiredRecords(t *testing.T) {
+	t.Parallel()
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
@@ -418,6 +431,7 @@ func TestCloseWaitsForTheRemovalOfExpiredRecords(t *testing.T) {
 
 // A question about a holder that got no answer does not say that there is none.
 func TestHeldByWithoutAnswerIsAnError(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		j, err := b.store(t, b.migrated(t), WithExpiry(0)).Joined()
 		if err != nil {

@@ -12,11 +12,13 @@ import (
 
 // InnoDB shows a commit before it is on the disk. A replay waits until it is there.
 func TestReplaySoonAfterTheCommitWaitsForTheDisk(t *testing.T) {
+	t.Parallel()
 	onMariaDB(t, serviceParts{}, wantReplayToWait)
 }
 
 // The binary log of a server does not have the transactions of every database.
 func TestReplayWaitsForTheDiskBesideABinaryLog(t *testing.T) {
+	t.Parallel()
 	server := testserver.StartMariaDB(t, "--log-bin", "--sync-binlog=1", "--binlog-do-db=other")
 	b := backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
 	wantReplayToWait(startService(t, b, serviceParts{}))
@@ -45,6 +47,7 @@ func wantReplayToWait(s *service) {
 
 // The clock of this process may be far from that of the database.
 func TestRecordMayBeLostByTheClockOfTheDatabase(t *testing.T) {
+	t.Parallel()
 	s := &Store{dialect: mysql}
 	for _, now := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {
 		for age, want := range map[time.Duration]bool{0: true, flushTime - time.Second: true, flushTime: false, time.Hour: false} {

@@ -12,6 +12,7 @@ import (
 // The clock of the database is a day ahead of the process's, so a time is over for the database
 // alone. The key stays until the process's clock says so too.
 func TestClockOfTheDatabaseThatJumpedForgetsNothing(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s, late := b.store(t, p, WithExpiry(0)), b.store(t, p, WithExpiry(0))
@@ -47,6 +48,7 @@ func (l logged) Write(line []byte) (int, error) {
 
 // An expiry that fails again and again lets the table grow, so the log says it.
 func TestFailedExpiryIsLogged(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		lines := make(logged, 1)
 		s := b.store(t, b.migrated(t), WithExpiry(10*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(lines, nil))))

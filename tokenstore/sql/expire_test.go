@@ -70,6 +70,7 @@ func expire(tb testing.TB, s *Store, most, want int) {
 }
 
 func TestExpire(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		_, _ = begin(t, s, "pending")
@@ -112,6 +113,7 @@ func TestExpire(t *testing.T) {
 
 // A row that a newer build wrote is not for this build to remove.
 func TestExpireLeavesNewerRecords(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		id, a := begin(t, s, "newer")
@@ -131,6 +133,7 @@ func TestExpireLeavesNewerRecords(t *testing.T) {
 
 // While a batch is removed, new keys begin between the keys of the batch.
 func TestExpireBlocksNoNewKeys(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		var keys []any
@@ -167,6 +170,7 @@ func TestExpireBlocksNoNewKeys(t *testing.T) {
 
 // A handler may keep a record locked that was due when it began. The others are removed meanwhile.
 func TestExpirePassesOverLockedRecords(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		for i := range 3 {
@@ -198,6 +202,7 @@ func TestExpirePassesOverLockedRecords(t *testing.T) {
 
 // Several processes remove more than a batch. New attempts begin on the same keys meanwhile.
 func TestExpireFromSeveralProcesses(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
@@ -269,6 +274,7 @@ func duplicate(tb testing.TB, s *Store, id driver.KeyID, n int) {
 func key(i int) driver.KeyID { return idem.NewKeyID("test", idem.Key(fmt.Sprint("key ", i))) }
 
 func TestExpireInBackground(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(10*time.Millisecond))
 		id, a := begin(t, s, "soon")
@@ -310,6 +316,7 @@ func (l *syncBuffer) String() string {
 
 // A store that cannot remove expired records says so, and goes on when it can.
 func TestExpiryThatFailsIsTold(t *testing.T) {
+	t.Parallel()
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
@@ -335,14 +342,14 @@ func TestExpiryThatFailsIsTold(t *testing.T) {
 
 // EachKey reads the keys in pages.
 func TestEachKeyGoesOverItsPages(t *testing.T) {
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	t.Parallel()
+	b := backends()[0]
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	begin(t, s, "one")
 	const more = 2*keysRead + 1
 	cols := strings.Join(columns, ", ")
-	mustExec(t, p.write, s.names.sql("INSERT INTO {records} (k, rev, "+cols+") WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"+
-		" SELECT randomblob(32), rev, "+cols+" FROM {records}, n"), more)
+	mustExec(t, p.write, s.names.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT sha256(i::text::bytea), rev, "+cols+" FROM {records}, generate_series(1, ?::int) AS n (i)"), more)
 	seen := map[driver.KeyID]bool{}
 	if err := s.EachKey(t.Context(), func(id driver.KeyID) bool { seen[id] = true; return true }); err != nil || len(seen) != more+1 {
 		t.Errorf("EachKey() saw %d keys, %v, want %d", len(seen), err, more+1)

@@ -12,6 +12,7 @@ import (
 
 // A dialect that is not the server's is named by each function, with and without tables.
 func TestDialectOfAnotherServerIsNamed(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		empty, full := b.fresh(t), b.migrated(t)
 		for _, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL, dialect.SQLite} {

@@ -52,6 +52,7 @@ func calls(s *Store, id driver.KeyID) map[string]func(ctx context.Context) error
 var reads = map[string]bool{"Get": true, "ListOpen": true, "DomainRetired": true, "Sealed": true, "Decisions": true, "Clock": true, "EachKey": true}
 
 func TestMissingTables(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
@@ -73,6 +74,7 @@ func TestMissingTables(t *testing.T) {
 }
 
 func TestSchemaOfAnotherVersion(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
@@ -95,6 +97,7 @@ func TestSchemaOfAnotherVersion(t *testing.T) {
 
 // A database that accepts no writes refuses them with a clear error, and is read.
 func TestReadOnlyDatabase(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		good := b.store(t, p, WithExpiry(0))
@@ -151,6 +154,7 @@ func (b backend) readOnly(tb testing.TB, p pools) pools {
 
 // The context of a call ends while it waits for a connection.
 func TestPoolIsBusy(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		p.write.SetMaxOpenConns(1)
@@ -177,6 +181,7 @@ func TestPoolIsBusy(t *testing.T) {
 // The server is killed and comes back. Calls fail clearly meanwhile, and every record is
 // there afterwards.
 func TestRestartedServer(t *testing.T) {
+	t.Parallel()
 	onOwnServers(t, func(t *testing.T, server ownServer, b backend) {
 		t.Parallel()
 		p := b.migrated(t)
@@ -208,6 +213,7 @@ const password = "correct-horse-7"
 
 // Whatever goes wrong with a connection, its error does not tell the password.
 func TestErrorsTellNoPassword(t *testing.T) {
+	t.Parallel()
 	dead, _ := url.Parse("postgres://idemkeeper:" + password + "@127.0.0.1:1/postgres?sslmode=disable")
 	withPassword, err := url.Parse(testserver.SharedPostgres(t))
 	if err != nil {
@@ -253,6 +259,7 @@ func TestErrorsTellNoPassword(t *testing.T) {
 // A response that the server would refuse is no reason to try again. The engine settles
 // without it.
 func TestLongResponse(t *testing.T) {
+	t.Parallel()
 	b := backends()[1]
 	s := b.store(t, b.migrated(t))
 	id, a := begin(t, s, "long")
@@ -269,6 +276,7 @@ func TestLongResponse(t *testing.T) {
 
 // A lock of the database that stays taken is an outage, and the error says which one.
 func TestLockOfAnotherTransaction(t *testing.T) {
+	t.Parallel()
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
@@ -289,6 +297,7 @@ func TestLockOfAnotherTransaction(t *testing.T) {
 
 // A write that never takes effect ends as an outage. It is not reported as done.
 func TestRecordThatKeepsChanging(t *testing.T) {
+	t.Parallel()
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
@@ -309,6 +318,7 @@ func TestRecordThatKeepsChanging(t *testing.T) {
 
 // An Abort puts back the record that the pending one replaced. It does not guess what that was.
 func TestRecordWhosePredecessorIsCorrupt(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
@@ -331,6 +341,7 @@ func TestRecordWhosePredecessorIsCorrupt(t *testing.T) {
 // call finishes the tables. A call without an error has done everything. The many comments of PostgreSQL
 // are alike and all in one transaction, so only the first one of several in a row is lost.
 func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		near := b.fresh(t)
 		far, proxy := b.behindProxy(t, near)

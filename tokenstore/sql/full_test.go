@@ -15,6 +15,7 @@ import (
 // A database without space refuses to settle with a long response, and says that it takes no writes. What it has
 // can be read.
 func TestFullDatabaseTakesNoWrites(t *testing.T) {
+	t.Parallel()
 	full := func(t *testing.T, b backend, fill func(p pools)) {
 		t.Helper()
 		p := b.migrated(t)

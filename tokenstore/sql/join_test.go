@@ -15,6 +15,7 @@ import (
 // TestJoinPaysOnceAndWarnsOfMisuse also has the leak check of TestMain see that closing the engine
 // closes the store.
 func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends() { // in turn, because they share the default logger
 		if b.dialect == dialect.SQLite {
 			continue
@@ -67,6 +68,7 @@ func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
 }
 
 func TestJoinRefusesWhatJoinedRefuses(t *testing.T) {
+	t.Parallel()
 	p := freshSQLite(t)
 	if err := Migrate(t.Context(), p.write, dialect.SQLite); err != nil {
 		t.Fatal(err)

@@ -45,6 +45,7 @@ func completedAs(a driver.Attempt) driver.Settlement {
 
 // An attempt that runs again under a shorter policy is remembered for as long as the first one was to be.
 func TestJoinedRunAgainKeepsTheLongerTimes(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		first := joinedRequest(driver.ClientKey)
@@ -74,6 +75,7 @@ func TestJoinedRunAgainKeepsTheLongerTimes(t *testing.T) {
 
 // An attempt runs again only from the open attempt that its caller has seen.
 func TestBeginJoinedRunsAgainOnlyFromTheAttemptInDoubt(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		wantNone := func(what string, req driver.JoinedRequest, state driver.State) {
@@ -122,6 +124,7 @@ func (c hookedConnector) Connect(ctx context.Context) (Session, error) {
 
 // The record is removed after it has been read. A token, or an attempt in doubt, is not there any more.
 func TestBeginJoinedOfARecordThatIsRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, plain := context.Background(), s.joined.connector
 		begin := func(key string, req driver.JoinedRequest, removeBefore int) driver.JoinedBegin {
@@ -158,6 +161,7 @@ func TestBeginJoinedOfARecordThatIsRemovedMeanwhile(t *testing.T) {
 }
 
 func TestJoinedRecordThatCannotBeReadStartsAndDecidesNothing(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		if _, err := s.joined.Issue(ctx, id, time.Hour); err != nil {
@@ -178,6 +182,7 @@ func TestJoinedRecordThatCannotBeReadStartsAndDecidesNothing(t *testing.T) {
 
 // As long as a transaction has the key, nothing is decided about its COMMIT.
 func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{rewrite: func(p *pools) {
 		switch {
 		case p.pooled(): // PgBouncer takes no settings from a client
@@ -221,6 +226,7 @@ func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
 
 // The pool for reading may still answer. It decides nothing by itself.
 func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
+	t.Parallel()
 	onServers(t, serviceParts{}, func(s *service, proxy *testserver.Proxy) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		session, err := s.joined.connector.Connect(ctx)
@@ -253,6 +259,7 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 
 // A request that got no slot leaves its key free.
 func TestJoinedKeyThatGotNoSlotIsFree(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.SQLite, serviceParts{})
 	finish := s.started("k1")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

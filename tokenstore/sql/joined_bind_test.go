@@ -53,7 +53,7 @@ func (s *service) wantWaiting(want int) {
 }
 
 // The first of three bodies is rolled back, or the time of the one before is over. On MySQL the other
-// two meet a deadlock then.
+// two meet a deadlock then. It counts the waits of the whole server, so it is not parallel to other tests.
 func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := startService(t, b, serviceParts{})
@@ -94,6 +94,7 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 
 // Neither a shorter time nor another body changes until when a binding lasts.
 func TestBindingIsNotShortenedNorExtendedByAnotherBody(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		first, second := bodies()

@@ -24,6 +24,7 @@ import (
 
 // 6. The server ends the connection in the middle of COMMIT, and has rolled back.
 func TestJoinedCommitThatEndsWithTheConnectionIsProbed(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	mustExec(t, s.pools.write, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$`)
@@ -87,6 +88,7 @@ func commitRequest(s *service) testserver.Match {
 
 // 6. The answer to COMMIT is lost, as PgBouncer loses it.
 func TestJoinedCommitWhoseAnswerIsLostIsAnsweredAsCommitted(t *testing.T) {
+	t.Parallel()
 	onServers(t, serviceParts{}, func(s *service, proxy *testserver.Proxy) {
 		proxy.DropNextReply(commitRequest(s))
 		s.want(s.pay("k1"), paid)
@@ -96,6 +98,7 @@ func TestJoinedCommitWhoseAnswerIsLostIsAnsweredAsCommitted(t *testing.T) {
 }
 
 func TestJoinedCommitThatNeverArrivesIsRolledBack(t *testing.T) {
+	t.Parallel()
 	onServers(t, serviceParts{}, func(s *service, proxy *testserver.Proxy) {
 		proxy.DropNextRequest(commitRequest(s))
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
@@ -105,6 +108,7 @@ func TestJoinedCommitThatNeverArrivesIsRolledBack(t *testing.T) {
 
 // 6. The connection is lost at each message of a payment in turn, before it arrives and after it.
 func TestJoinedConnectionLostAtEachStatementPaysOnce(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		var proxy *testserver.Proxy
 		s := startService(t, b, serviceParts{store: []Option{WithExpiry(0)}, rewrite: func(p *pools) {
@@ -150,6 +154,7 @@ func TestJoinedConnectionLostAtEachStatementPaysOnce(t *testing.T) {
 // 8. The synchronous standby is gone. The client of the server gives up, which ends the wait of the
 // COMMIT for the standby. The payment is there then, on the primary alone.
 func TestJoinedCommitThatItsStandbyDoesNotHaveIsAnsweredAsCommitted(t *testing.T) {
+	t.Parallel()
 	primary := testserver.StartPostgres(t)
 	u, err := url.Parse(primary.URL())
 	if err != nil {
@@ -183,6 +188,7 @@ func TestJoinedCommitThatItsStandbyDoesNotHaveIsAnsweredAsCommitted(t *testing.T
 
 // 9. A COMMIT into a black hole ends in limited time.
 func TestJoinedCommitIntoABlackHoleEnds(t *testing.T) {
+	t.Parallel()
 	parts := serviceParts{engine: []idem.Option{idem.WithSettleTimeout(200 * time.Millisecond)}}
 	onServers(t, parts, func(s *service, proxy *testserver.Proxy) {
 		hold := proxy.HoldNext(commitRequest(s))
@@ -217,6 +223,7 @@ func (c deafConn) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (sqldri
 
 // 9. The driver does not let a context end the COMMIT.
 func TestJoinedCommitIntoABlackHoleEndsWithADeafDriver(t *testing.T) {
+	t.Parallel()
 	var proxy *testserver.Proxy
 	s := startOn(t, dialect.PostgreSQL, serviceParts{
 		engine: []idem.Option{idem.WithSettleTimeout(200 * time.Millisecond)},
@@ -251,6 +258,7 @@ func TestJoinedCommitIntoABlackHoleEndsWithADeafDriver(t *testing.T) {
 
 // 9. The database ends the transaction of a process that was suspended, and frees its key.
 func TestJoinedKeyOfASuspendedHandlerIsFreed(t *testing.T) {
+	t.Parallel()
 	onServers(t, serviceParts{joined: []JoinedOption{WithIdleLimit(time.Second)}}, func(s *service, _ *testserver.Proxy) {
 		finish := s.started("k1")
 		other := startService(s.T, s.backend, serviceParts{pools: &s.pools})

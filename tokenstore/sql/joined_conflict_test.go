@@ -48,6 +48,7 @@ func (s *service) balance(level string, meet func(), met func(error)) func(c *gi
 
 // TestJoinedConflictOfTwoPaymentsRunsOneAgain has two payments that only one balance covers.
 func TestJoinedConflictOfTwoPaymentsRunsOneAgain(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		if b.dialect == dialect.SQLite {
 			return // one writer at a time
@@ -93,6 +94,7 @@ func TestJoinedConflictOfTwoPaymentsRunsOneAgain(t *testing.T) {
 }
 
 func TestJoinedConflictRunsAHandlerOfNetHTTPAgain(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(2)}})
 	runs := 0
 	protect := idemhttp.MustNew(s.engine, idem.Policy{AllowGlobalKeys: true})
@@ -127,6 +129,7 @@ func TestJoinedConflictRunsAHandlerOfNetHTTPAgain(t *testing.T) {
 // The database may tell of a conflict after the handler has returned. It has rolled back then, and the
 // handler runs again.
 func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
+	t.Parallel()
 	const move = "UPDATE accounts SET n = (SELECT sum(n) FROM accounts) WHERE id = "
 	for name, c := range map[string]struct {
 		prepare   string
@@ -186,6 +189,7 @@ func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
 // A chain of Gin handlers that runs again has none of the errors of the run before. So another
 // failure ends it.
 func TestJoinedChainOfGinForgetsItsConflict(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{engine: []idem.Option{idem.WithConflictRetries(5)}})
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		if s.runs > 1 {

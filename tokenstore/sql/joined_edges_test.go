@@ -19,6 +19,7 @@ import (
 // With a pooler of transactions the lock of a key belongs to the transaction, and nothing is left in
 // the session.
 func TestJoinedBehindATransactionPooler(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{joined: []JoinedOption{WithTransactionPooler()}})
 	wantLocks := func(when string, want int) {
 		t.Helper()
@@ -55,6 +56,7 @@ func TestJoinedBehindATransactionPooler(t *testing.T) {
 // A constraint of the application is checked at COMMIT. The database has rolled back then, and the
 // next request runs.
 func TestJoinedCommitRefusedByAConstraintIsRolledBack(t *testing.T) {
+	t.Parallel()
 	for _, d := range []dialect.Dialect{dialect.PostgreSQL, dialect.SQLite} {
 		t.Run(string(d), func(t *testing.T) {
 			s := startOn(t, d, serviceParts{})
@@ -79,6 +81,7 @@ func TestJoinedCommitRefusedByAConstraintIsRolledBack(t *testing.T) {
 
 // CheckOwner is the gate before a call to another system. It is closed once the transaction has gone.
 func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
 		check := func(statement string, want error) {
 			s.Helper()
@@ -106,6 +109,7 @@ func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
 
 // A person says that an attempt in doubt had no effect. The next request with the key runs, once.
 func TestJoinedKeyReleasedByAPersonRunsAgain(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		_, err := tx.Exec("ROLLBACK")
@@ -144,6 +148,7 @@ func (s *service) wantNotBegun(what string, id driver.KeyID, req driver.JoinedRe
 
 // The engine reads the record first, and another request may change it before BeginJoined.
 func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		want := func(what string, req driver.JoinedRequest, state driver.State) {
@@ -171,6 +176,7 @@ func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
 // Another request may change the record between the read and the statement that takes the key, or
 // its time may be over.
 func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx := context.Background()
 		takes := func(id driver.KeyID, kind driver.KeyKind, from *driver.Record) bool {
@@ -225,6 +231,7 @@ func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 
 // The row of a key whose time is over is in the way of an INSERT. A key whose result alone is over stays.
 func TestForgetSparesAKeyWhoseResultAloneIsOver(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id, nonce := context.Background(), idem.NewKeyID("merchant", "k1"), driver.NewNonce()
 		begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: "POST /pay", Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
@@ -249,6 +256,7 @@ func TestForgetSparesAKeyWhoseResultAloneIsOver(t *testing.T) {
 
 // The slots were made for a pool of another size.
 func TestBeginJoinedNoticesAnotherSizeOfThePool(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := startService(t, b, serviceParts{})
 		s.pools.write.SetMaxOpenConns(3)
@@ -260,6 +268,7 @@ func TestBeginJoinedNoticesAnotherSizeOfThePool(t *testing.T) {
 
 // The database keeps an idle transaction for longer than its handler may take.
 func TestJoinedIdleLimitIsLongerThanTheHandlersTime(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.HandlerTimeout, p.CallsOtherSystems = 5*time.Minute, true }}, func(s *service) {
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			if left, err := idem.CheckOwner(c); err != nil || left != 5*time.Minute+idleMargin {
@@ -275,6 +284,7 @@ func TestJoinedIdleLimitIsLongerThanTheHandlersTime(t *testing.T) {
 
 // A handler that calls other systems does not run if its fingerprint cannot be bound.
 func TestJoinedHandlerDoesNotRunWithoutItsBinding(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
 		s.with(s.paying(http.StatusBadGateway))
 		s.want(s.pay("k1"), answer{status: 502, body: "paid"})
@@ -291,6 +301,7 @@ func TestJoinedHandlerDoesNotRunWithoutItsBinding(t *testing.T) {
 }
 
 func TestJoinedStoreThatIsReadOnly(t *testing.T) {
+	t.Parallel()
 	ctx, id := t.Context(), idem.NewKeyID("merchant", "k1")
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	j, err := b.store(t, b.migrated(t), WithReadOnly(), WithSoleProcess()).Joined()
@@ -309,6 +320,7 @@ func TestJoinedStoreThatIsReadOnly(t *testing.T) {
 
 // A driver that cannot refuse commits would let a handler commit a payment without its record.
 func TestDriverWithoutACommitHookIsRefused(t *testing.T) {
+	t.Parallel()
 	conn, err := freshPostgres(t).write.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 
 // The statement that completes the record fails. Then the payment is rolled back too.
 func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		fail, mend := "CREATE TRIGGER fails BEFORE UPDATE ON idem_records FOR EACH ROW SIGNAL SQLSTATE '45000'", "DROP TRIGGER fails"
 		switch s.backend.dialect {
@@ -47,6 +48,7 @@ func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
 
 // A payment without its record is not committed, even if a handler has removed that by itself.
 func TestJoinedPaymentWithoutItsRecordDoesNotCommit(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx := context.Background()
 		begin, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), joinedRequest(driver.ClientKey))
@@ -69,6 +71,7 @@ func TestJoinedPaymentWithoutItsRecordDoesNotCommit(t *testing.T) {
 
 // What a handler leaves open by its own COMMIT or ROLLBACK ends with its request.
 func TestJoinedTransactionEndedByTheHandlerLeavesNothingOpen(t *testing.T) {
+	t.Parallel()
 	for _, statement := range []string{"COMMIT", "ROLLBACK"} {
 		t.Run(statement, func(t *testing.T) {
 			onEachService(t, serviceParts{}, func(s *service) {
@@ -99,6 +102,7 @@ func (g lateGuard) commit(ctx context.Context, t *joinedTx) error {
 
 // The client is told what the database has, and nothing is paid twice.
 func TestJoinedTransactionEndedByAGoroutineOfTheHandlerRightBeforeCommit(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		plain := s.joined.guard
 		s.joined.guard = lateGuard{plain, func(tx *sql.Tx) { _ = tx.Rollback() }}
@@ -119,6 +123,7 @@ func TestJoinedTransactionEndedByAGoroutineOfTheHandlerRightBeforeCommit(t *test
 
 // A ROLLBACK into a black hole ends in limited time, and its connection leaves the pool.
 func TestJoinedRollbackIntoABlackHoleEnds(t *testing.T) {
+	t.Parallel()
 	onServers(t, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(2 * time.Second)}}, func(s *service, proxy *testserver.Proxy) {
 		text := testserver.Contains("rollback\x00")
 		statuses := map[string]int{"k1": 500}

@@ -18,6 +18,7 @@ import (
 
 // A handler of MySQL or MariaDB that has sent ROLLBACK cannot pay any more.
 func TestJoinedHandlerCannotPayAfterItsOwnRollback(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(tx *sql.Tx){
 		"sql.Tx.Commit": func(tx *sql.Tx) { _ = tx.Commit() },
 		"COMMIT":        func(tx *sql.Tx) { _, _ = tx.Exec("COMMIT") },
@@ -47,6 +48,7 @@ func TestJoinedHandlerCannotPayAfterItsOwnRollback(t *testing.T) {
 
 // 2. An error in a statement can end the transaction on SQLite.
 func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
+	t.Parallel()
 	var cancel context.CancelFunc
 	cancels := inSQLite(t, func() { cancel() })
 	for name, lose := range map[string]func(tx *sql.Tx) error{
@@ -90,6 +92,7 @@ func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
 
 // 4. A handler commits by itself.
 func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
+	t.Parallel()
 	type end struct {
 		answer answer
 		state  driver.State
@@ -136,6 +139,7 @@ func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
 
 // 4. Even without its guard a committed record is not of a later transaction.
 func TestJoinedCommitWithoutForeignKeysIsDetected(t *testing.T) {
+	t.Parallel()
 	for name, status := range map[string]int{"success": 201, "refusal": 402, "failure": 500} {
 		t.Run(name, func(t *testing.T) {
 			s := startOn(t, dialect.PostgreSQL, serviceParts{})
@@ -157,6 +161,7 @@ func TestJoinedCommitWithoutForeignKeysIsDetected(t *testing.T) {
 
 // 4. Statements that commit on MySQL, after which the handler fails.
 func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
+	t.Parallel()
 	for _, statements := range [][]string{
 		{"CREATE TABLE notes (x INT)"}, {"ANALYZE TABLE payments"}, {"BEGIN"}, {"SET autocommit = 1"},
 		{"LOCK TABLES idem_records READ"}, {"SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE", "COMMIT"}, // against its own settlement
@@ -190,6 +195,7 @@ func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
 
 // 4. On PostgreSQL and SQLite DDL is a part of the transaction.
 func TestJoinedDDLCommitsWithThePayment(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		if s.backend.dialect == dialect.MySQL {
 			return
@@ -209,6 +215,7 @@ func TestJoinedDDLCommitsWithThePayment(t *testing.T) {
 
 // 4. The process dies after DDL has committed the pending record.
 func TestJoinedPendingRecordThatWasCommittedIsUnknown(t *testing.T) {
+	t.Parallel()
 	onMariaDB(t, serviceParts{}, func(s *service) {
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			if err := s.insert(c, tx); err != nil {
@@ -229,6 +236,7 @@ func TestJoinedPendingRecordThatWasCommittedIsUnknown(t *testing.T) {
 
 // 5. A handler works with savepoints of any name.
 func TestJoinedSavepointsOfTheHandlerDoNotSurviveARollback(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		for _, status := range []int{402, 201} {
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
@@ -257,6 +265,7 @@ func TestJoinedSavepointsOfTheHandlerDoNotSurviveARollback(t *testing.T) {
 
 // The guard is a deferred constraint too, so a handler names those that it wants checked.
 func TestJoinedHandlerChecksItsOwnConstraintsAndNotAll(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	mustExec(t, s.pools.write, "ALTER TABLE payments ADD CONSTRAINT payments_op_once UNIQUE (op) DEFERRABLE INITIALLY DEFERRED")
 	checking := func(statement string) gin.HandlerFunc {

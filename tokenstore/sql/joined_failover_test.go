@@ -14,6 +14,7 @@ import (
 // TestJoinedCommitThatAFailoverLostIsRolledBack promotes a standby that has not seen a commit.
 // The client gets no answer from the old primary, and the new one is the truth.
 func TestJoinedCommitThatAFailoverLostIsRolledBack(t *testing.T) {
+	t.Parallel()
 	primary := testserver.StartPostgres(t)
 	host := func(dsn string) string {
 		u, err := url.Parse(dsn)
@@ -63,6 +64,7 @@ func TestJoinedCommitThatAFailoverLostIsRolledBack(t *testing.T) {
 
 // TestJoinedDatabaseThatRefusesWritesIsUnavailable covers a read-only database, and missing tables.
 func TestJoinedDatabaseThatRefusesWritesIsUnavailable(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		var forbid, allow string
 		switch s.backend.dialect {

@@ -99,6 +99,7 @@ func (s *service) wantCleanPool() {
 
 // 3. A bank was called for 100, and then everything was rolled back.
 func TestJoinedRetryForAnotherAmountIsRefusedAfterABankWasCalled(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
 		var keys []string
 		s.with(func(c *gin.Context) {
@@ -146,6 +147,7 @@ func TestJoinedBindingDecidesBetweenTwoBodiesAtOnce(t *testing.T) {
 
 // 3. A binding ends with the key's time to live, and every attempt extends it.
 func TestJoinedBindingLastsForTheKeysTime(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		id, ctx := idem.NewKeyID("merchant", "k1"), context.Background()
 		first, second := driver.Fingerprint{Version: 1, Sum: [32]byte{1}}, driver.Fingerprint{Version: 1, Sum: [32]byte{2}}
@@ -171,6 +173,7 @@ func TestJoinedBindingLastsForTheKeysTime(t *testing.T) {
 
 // 15. An error is swallowed, and the handler answers 201.
 func TestJoinedSuccessOverASwallowedFailureIsUnavailable(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 		_, _ = tx.Exec("INSERT INTO nowhere VALUES (1)")
@@ -186,6 +189,7 @@ func TestJoinedSuccessOverASwallowedFailureIsUnavailable(t *testing.T) {
 
 // 15. A failed statement that the handler reports is no misuse.
 func TestJoinedFailedStatementRollsBackAndARetryRuns(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			err := s.insert(c, tx)
@@ -202,6 +206,7 @@ func TestJoinedFailedStatementRollsBackAndARetryRuns(t *testing.T) {
 
 // 16. Keys that differ in case or in trailing spaces differ, with every option of the driver.
 func TestJoinedKeysThatMySQLWouldTakeForEqualDiffer(t *testing.T) {
+	t.Parallel()
 	for name, option := range map[string]func(*mysqldriver.Config){
 		"default":           func(*mysqldriver.Config) {},
 		"clientFoundRows":   func(c *mysqldriver.Config) { c.ClientFoundRows = true },
@@ -235,6 +240,7 @@ func TestJoinedKeysThatMySQLWouldTakeForEqualDiffer(t *testing.T) {
 
 // 17. Duplicates leave no dead rows in table and index.
 func TestJoinedDuplicatesDoNotBloatTheIndex(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	size := func() (n int) {
 		err := s.pools.read.QueryRow("SELECT pg_total_relation_size('idem_records')").Scan(&n)
@@ -260,6 +266,7 @@ func TestJoinedDuplicatesDoNotBloatTheIndex(t *testing.T) {
 
 // 18. The times of a record are those of the statements, not that of the transaction's begin.
 func TestJoinedTimesAreThoseOfTheStatements(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		var last int64
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
@@ -283,6 +290,7 @@ func TestJoinedTimesAreThoseOfTheStatements(t *testing.T) {
 
 // A response that the database would refuse is left out, because the payment stands.
 func TestJoinedResponseThatIsTooLongIsLeftOut(t *testing.T) {
+	t.Parallel()
 	long := func(policy *idem.Policy) { policy.MaxResponseBody = 64 << 20 }
 	pay := func(s *service, size int) {
 		s.Helper()

@@ -18,6 +18,7 @@ import (
 // A handler returns while its goroutine is in a statement of an hour. Its answer, its key and its connection do
 // not wait for that. Nothing is paid twice, and the handler is not blamed for what it has not done.
 func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
+	t.Parallel()
 	type ending = func(c *gin.Context)
 	answers := func(status int) ending { return func(c *gin.Context) { c.String(status, "paid") } }
 	panics := func(*gin.Context) { panic("boom") }
@@ -88,6 +89,7 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 // SQLite has no way to end the statement of a goroutine. The answer does not wait for it, and nothing is paid until
 // it has ended.
 func TestJoinedGoroutineInAStatementOfSQLite(t *testing.T) {
+	t.Parallel()
 	var running, release chan struct{}
 	waits := inSQLite(t, func() {
 		close(running)

@@ -16,8 +16,8 @@ import (
 // A handler on MariaDB or MySQL returns while its goroutine waits in a statement, and KILL QUERY does not do what
 // it is for: it arrives when the statement has ended by itself and another one is next, or it does not arrive, or
 // no connection is free to send it. Nothing is paid twice. If the statement goes on, the client is told of the doubt.
+// It counts the KILLs of the whole server, so it is not parallel to other tests.
 func TestJoinedKillQueryThatIsLateOrLostPaysOnce(t *testing.T) {
-	t.Parallel()
 	kill := testserver.Contains("KILL QUERY")
 	waits := "DO GET_LOCK(DATABASE(), 3600)"
 	for _, c := range []struct {

@@ -43,6 +43,7 @@ func kills(t *testing.T, env string, otherwise int) (n int, told bool) {
 // clients pay. Two clients share each key, and each of them asks until it is answered. There is no
 // resolver.
 func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
+	t.Parallel()
 	n, tell := kills(t, envKills, 5)
 	run := func(t *testing.T, b backend) {
 		t.Helper()
@@ -67,6 +68,7 @@ func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 // starts it on the same data. It syncs to the disk as in production. SQLite has no server: there a
 // killed instance is a killed database.
 func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
+	t.Parallel()
 	n, tell := kills(t, envDatabaseKills, 2)
 	run := func(t *testing.T, server ownServer, b backend) {
 		t.Helper()

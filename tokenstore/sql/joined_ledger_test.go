@@ -22,6 +22,7 @@ import (
 // With write-ahead logging SQLite commits attached files one after the other. A crash in between would
 // keep the record and lose the payment.
 func TestAttachedFileIsRefusedInJoinedMode(t *testing.T) {
+	t.Parallel()
 	attach := func(tb testing.TB) string {
 		return "ATTACH '" + filepath.Join(tb.TempDir(), "ledger.db") + "' AS ledger"
 	}
@@ -65,6 +66,7 @@ func TestAttachedFileIsRefusedInJoinedMode(t *testing.T) {
 // A table without transactions keeps what a rolled-back attempt wrote. So no retry writes it again, and
 // the developer is told.
 func TestJoinedTableWithoutTransactionsIsNoticed(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []string{"MyISAM", "Aria", "MEMORY"} {
 		t.Run(engine, func(t *testing.T) {
 			onMariaDB(t, serviceParts{}, func(s *service) {
@@ -113,6 +115,7 @@ func (s *service) keepsItsRows(key string, then func(c *gin.Context, tx *sql.Tx)
 
 // A backup locks the tables against writes. That is no other attempt of the key.
 func TestJoinedReadLockOfABackupIsUnavailable(t *testing.T) {
+	t.Parallel()
 	own := testserver.StartMariaDB(t, "--innodb-flush-method=nosync").URL()
 	b := backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, own) }}
 	for _, lock := range []string{"FLUSH TABLES WITH READ LOCK", "LOCK TABLES idem_records READ, idem_schema READ, payments READ"} {
@@ -137,6 +140,7 @@ func TestJoinedReadLockOfABackupIsUnavailable(t *testing.T) {
 
 // A server or a session that would refuse some statements later is refused at the start.
 func TestSettingsOfMySQLThatAreRefused(t *testing.T) {
+	t.Parallel()
 	binlog := testserver.StartMariaDB(t, "--innodb-flush-method=nosync", "--log-bin=binlog", "--binlog-format=STATEMENT").URL()
 	for name, p := range map[string]func(t *testing.T) (pools, string){
 		"binlog_format=STATEMENT": func(t *testing.T) (pools, string) { return freshMySQL(t, binlog), "" },
@@ -165,6 +169,7 @@ func TestSettingsOfMySQLThatAreRefused(t *testing.T) {
 
 // The connection is killed after the last statement of the handler. That is named, and a retry runs.
 func TestJoinedConnectionThatIsKilledBeforeCommitIsNamed(t *testing.T) {
+	t.Parallel()
 	onMariaDB(t, serviceParts{}, func(s *service) {
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			err := s.insert(c, tx)
@@ -187,6 +192,7 @@ func TestJoinedConnectionThatIsKilledBeforeCommitIsNamed(t *testing.T) {
 
 // Rows that the handler has left open keep the driver from sending anything. That is named.
 func TestJoinedRowsLeftOpenAreNamedOnMySQL(t *testing.T) {
+	t.Parallel()
 	onMariaDB(t, serviceParts{}, func(s *service) {
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			err := s.insert(c, tx)

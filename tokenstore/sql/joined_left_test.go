@@ -39,6 +39,7 @@ func (s *service) leftBehind(statements ...string) {
 
 // Another user of the pool, or the handler, has its sessions look elsewhere for tables that are there too.
 func TestJoinedFindsItsTablesWhateverOthersLeaveInASession(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := startService(t, b, serviceParts{})
 		elsewhere, leave := "tenant", "SET search_path TO tenant, public"
@@ -84,6 +85,7 @@ func TestJoinedFindsItsTablesWhateverOthersLeaveInASession(t *testing.T) {
 
 // The commit of a record and of its payment is on the disk, whatever the session says.
 func TestJoinedCommitsDurablyWhateverOthersLeaveInASession(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	s.leftBehind("SET synchronous_commit = off")
 	// A deferred trigger sees the setting that counts for the commit.
@@ -107,6 +109,7 @@ func TestJoinedCommitsDurablyWhateverOthersLeaveInASession(t *testing.T) {
 
 // Others, or the handler, stop the clock of a session. A record of that time would be over at once.
 func TestJoinedKeyLastsWhateverClockOthersLeaveInASession(t *testing.T) {
+	t.Parallel()
 	onMariaDB(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
 		const stop = "SET timestamp = 1000000000"
 		s.leftBehind(stop)
@@ -131,6 +134,7 @@ func TestJoinedKeyLastsWhateverClockOthersLeaveInASession(t *testing.T) {
 
 // Others have turned off the writing to the disk in the one connection for writing.
 func TestJoinedOnSQLiteCommitsDurably(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.SQLite, serviceParts{})
 	mustExec(t, s.pools.write, "PRAGMA synchronous = OFF")
 	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
@@ -161,6 +165,7 @@ func TestJoinedRoleLeftInASessionPaysNothing(t *testing.T) {
 
 // The DBA's limit for idle transactions is shorter than that of the option.
 func TestJoinedKeepsAShorterIdleLimit(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := startService(t, b, serviceParts{})
 		type limit struct {
@@ -204,6 +209,7 @@ func TestJoinedKeepsAShorterIdleLimit(t *testing.T) {
 // Two engines on one pool leave a connection to calls past their transactions. So their handlers, which look
 // something up there, do not wait for each other.
 func TestJoinedEnginesOnOnePoolShareItsConnections(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		one := startService(t, b, serviceParts{pool: 4})
 		two := startService(t, b, serviceParts{pool: 4, pools: &one.pools})

@@ -135,6 +135,7 @@ func (l loss) suffer(s *service, tx *sql.Tx) error {
 // The server has ended the transaction, and the handler does not notice. It pays, does what commits
 // or may commit, and answers in any way. No retry pays a second time.
 func TestJoinedPaymentAfterALostTransactionIsNeverMadeTwice(t *testing.T) {
+	t.Parallel()
 	statements := func(list ...string) func(tx *sql.Tx) {
 		return func(tx *sql.Tx) {
 			for _, statement := range list {
@@ -198,6 +199,7 @@ func TestJoinedPaymentAfterALostTransactionIsNeverMadeTwice(t *testing.T) {
 // The handler pays and commits after the loss, and hides that from the middleware by losing the next
 // transaction too. On a strict connection it sends nothing after the first loss.
 func TestJoinedPaymentThatIsHiddenByASecondLossIsNotMadeTwice(t *testing.T) {
+	t.Parallel()
 	hidden := func(s *service, l loss, statements ...string) {
 		key := driver.NewNonce().String()
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
@@ -239,6 +241,7 @@ func TestJoinedPaymentThatIsHiddenByASecondLossIsNotMadeTwice(t *testing.T) {
 
 // A handler that reports the loss, or fails at once, has no outcome in doubt.
 func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
+	t.Parallel()
 	for name, again := range map[string]bool{"the client repeats": false, "the engine repeats": true} {
 		t.Run(name, func(t *testing.T) {
 			var p serviceParts
@@ -278,6 +281,7 @@ func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
 
 // A handler that pays after the loss, and answers with success, cannot tell what was committed.
 func TestJoinedPaymentAfterALostTransactionIsUnknown(t *testing.T) {
+	t.Parallel()
 	onLosses(t, serviceParts{}, func(s *service, l loss) {
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			_ = l.suffer(s, tx)
@@ -308,6 +312,7 @@ func (s *service) rollsBackOnTimeout() (on int) {
 // A handler ignores a lock time-out and pays without its debit. The server can be set so that this is
 // noticed, and otherwise the log says at the start that it is not.
 func TestJoinedIgnoredLockTimeoutIsNoticedOrWarnedOf(t *testing.T) {
+	t.Parallel()
 	ignoring := func(s *service, l loss) gin.HandlerFunc {
 		return s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			_ = l.suffer(s, tx)

@@ -93,6 +93,7 @@ func over(t *testing.T, c func(dsn string) sqldriver.Connector) func(*pools) {
 
 // Behind a pooler a session belongs to everybody, so a refused payment may leave nothing there.
 func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
+	t.Parallel()
 	for name, connector := range map[string]func(dsn string) sqldriver.Connector{
 		"pgx": func(dsn string) sqldriver.Connector { return connectorTo(t, pooled(t, dsn)) },
 		"a pooler of sessions": func(dsn string) sqldriver.Connector {
@@ -112,6 +113,7 @@ func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
 		"no pooler": func(dsn string) sqldriver.Connector { return connectorTo(t, dsn) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := startOn(t, dialect.PostgreSQL, serviceParts{rewrite: over(t, connector)})
 			outcomes := []int{500, 402, 201, 503}
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
@@ -129,15 +131,15 @@ func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
 			var clients sync.WaitGroup
 			for client := range 8 {
 				clients.Go(func() {
-					for i := range 14 {
-						s.pay(fmt.Sprintf("key-%d", 7*client+i)) // the next client has half of these keys
+					for i := range 6 {
+						s.pay(fmt.Sprintf("key-%d", 3*client+i)) // the next client has half of these keys
 					}
 				})
 			}
 			clients.Wait()
 			s.wantNothingOpen("after the refusals")
 			s.with(s.paying(201))
-			for n := range 7*7 + 14 {
+			for n := range 3*7 + 6 {
 				if a := s.pay(fmt.Sprintf("key-%d", n)); a.code != "" {
 					t.Errorf("the repeat of key-%d got %v", n, a)
 				}
@@ -149,6 +151,7 @@ func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
 
 // A session of one client may keep a lock, so the key is held until a misused transaction is recorded.
 func TestJoinedKeyOfAnEscapedTransactionStaysHeldInAnOwnSession(t *testing.T) {
+	t.Parallel()
 	var other *service
 	run := func(t *testing.T, b backend) (during answer) {
 		t.Helper()
@@ -216,6 +219,7 @@ func (l transparentLink) PID() uint32 { return l.pid }
 // The first session that has changed after a transaction gives such a pooler away. Its lock stays, and
 // no other one does.
 func TestJoinedNoticesAPoolerThatGivesTheNumbersOfItsSessions(t *testing.T) {
+	t.Parallel()
 	var log syncBuffer
 	s := startOn(t, dialect.PostgreSQL, serviceParts{
 		store:   []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))},
@@ -226,7 +230,7 @@ func TestJoinedNoticesAPoolerThatGivesTheNumbersOfItsSessions(t *testing.T) {
 	var clients sync.WaitGroup
 	for client := range 8 {
 		clients.Go(func() {
-			for i := range 100 {
+			for i := 0; i < 100 && !noticed(); i++ {
 				s.pay(fmt.Sprintf("key-%d-%d", client, i))
 			}
 		})
@@ -244,6 +248,7 @@ func TestJoinedNoticesAPoolerThatGivesTheNumbersOfItsSessions(t *testing.T) {
 // A handler that unlocks what it has not locked is none behind a pooler. The next one that escapes from
 // its transaction has its key held.
 func TestJoinedHandlerThatUnlocksIsNoPooler(t *testing.T) {
+	t.Parallel()
 	for _, outcome := range []int{201, 402, 500} {
 		s := startOn(t, dialect.PostgreSQL, serviceParts{})
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
@@ -270,6 +275,7 @@ func TestJoinedHandlerThatUnlocksIsNoPooler(t *testing.T) {
 // Servers of other makers have the functions of advisory locks for the sake of their clients. Here a
 // superuser has replaced them.
 func TestJoinedNoticesAdvisoryLocksThatLockNothing(t *testing.T) {
+	t.Parallel()
 	starts := func(stub bool) (warned bool, s *service) {
 		var log syncBuffer
 		s = startOn(t, dialect.PostgreSQL, serviceParts{store: []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}, rewrite: func(p *pools) {
@@ -306,6 +312,7 @@ func TestJoinedNoticesAdvisoryLocksThatLockNothing(t *testing.T) {
 
 // A pooler of statements cannot have transactions, so nothing works and nothing is paid.
 func TestJoinedIsRefusedByAPoolerOfStatements(t *testing.T) {
+	t.Parallel()
 	u, err := url.Parse(testserver.SharedPostgres(t))
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 // The database keeps an idle transaction for whole seconds at least as long as its limit.
 func TestJoinedIdleLimitIsThatOfTheOption(t *testing.T) {
+	t.Parallel()
 	const limit = 1500 * time.Millisecond
 	onEachService(t, serviceParts{joined: []JoinedOption{WithIdleLimit(limit), nil}}, func(s *service) {
 		ctx := context.Background()
@@ -41,6 +42,7 @@ func TestJoinedIdleLimitIsThatOfTheOption(t *testing.T) {
 
 // Without its settings a session would commit what follows a deadlock.
 func TestJoinedOnMySQLDoesNotBeginWithoutItsSettings(t *testing.T) {
+	t.Parallel()
 	onMariaDB(t, serviceParts{}, func(s *service) {
 		s.joined.guard.(*mysqlGuard).set = "SET SESSION no_such_variable = "
 		begin, err := s.joined.BeginJoined(context.Background(), idem.NewKeyID("merchant", "k1"), joinedRequest(driver.ClientKey))
@@ -62,6 +64,7 @@ func TestTxOutsideOfAnExecution(t *testing.T) {
 
 // The leak check of TestMain also sees that nothing of the store goes on.
 func TestJoinTellsWhatNewAndNewJoinedRefuse(t *testing.T) {
+	t.Parallel()
 	p := freshPostgres(t)
 	if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL); engine != nil || !errors.Is(err, ErrNotMigrated) {
 		t.Errorf("Join() without tables = %v, %v, want %v", engine, err, ErrNotMigrated)
@@ -75,6 +78,7 @@ func TestJoinTellsWhatNewAndNewJoinedRefuse(t *testing.T) {
 }
 
 func TestJoinWarnsOfWhatADeveloperShouldSee(t *testing.T) {
+	t.Parallel()
 	var log bytes.Buffer
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))

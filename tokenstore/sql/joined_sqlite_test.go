@@ -67,6 +67,7 @@ func (c hooklessConnector) Connect(context.Context) (sqldriver.Conn, error) {
 
 // No handler runs on a driver that cannot refuse its commits.
 func TestJoinedOnSQLiteWithoutACommitHookIsUnavailable(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.SQLite, serviceParts{rewrite: func(p *pools) {
 		plain := p.write.Driver()
 		_ = p.write.Close()
@@ -123,6 +124,7 @@ func TestDriverWithACommitHookOfAnotherKindIsRefused(t *testing.T) {
 
 // A ping tells of a database that cannot be read, also while a handler has the connection for writing.
 func TestJoinedPingOnSQLiteTellsOfALostDatabase(t *testing.T) {
+	t.Parallel()
 	s := startOn(t, dialect.SQLite, serviceParts{})
 	finish := s.started("k1")
 	_ = s.pools.read.Close()

@@ -16,6 +16,7 @@ import (
 )
 
 func TestJoinedPaymentCommitsWithItsRecord(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.wantState("k1", driver.StateNone)
 		s.want(s.pay("k1"), paid)
@@ -28,6 +29,7 @@ func TestJoinedPaymentCommitsWithItsRecord(t *testing.T) {
 }
 
 func TestJoinedKeyIsPendingUntilItsTransactionEnds(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		finish := s.started("k1")
 		s.wantState("k1", driver.StatePending)
@@ -45,6 +47,7 @@ func TestJoinedKeyIsPendingUntilItsTransactionEnds(t *testing.T) {
 }
 
 func TestJoinedRefusalRollsBackAndIsStored(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(s.paying(http.StatusPaymentRequired))
 		s.want(s.pay("k1"), answer{status: 402, body: "paid"})
@@ -55,6 +58,7 @@ func TestJoinedRefusalRollsBackAndIsStored(t *testing.T) {
 }
 
 func TestJoinedRefusalWithKeepWritesCommits(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(func(c *gin.Context) {
 			idem.KeepWrites(c)
@@ -68,6 +72,7 @@ func TestJoinedRefusalWithKeepWritesCommits(t *testing.T) {
 
 // TestJoinedFailureRollsBackAndARetryRuns goes through every answer that leaves nothing.
 func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		payments := 0
 		for name, fail := range map[string]func(c *gin.Context){
@@ -98,6 +103,7 @@ func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
 }
 
 func TestJoinedSuccessWithoutTheTransactionIsAnErrorFromTheFirstRequest(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(func(c *gin.Context) { c.String(201, "paid elsewhere") })
 		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
@@ -113,6 +119,7 @@ func TestJoinedSuccessWithoutTheTransactionIsAnErrorFromTheFirstRequest(t *testi
 }
 
 func TestJoinedTokenIsConsumedWithThePayment(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.IssuedTokens = true }}, func(s *service) {
 		s.want(s.pay("made-up"), refused(403, idem.CodeTokenUnknown))
 		token := s.token()
@@ -138,6 +145,7 @@ func TestJoinedTokenIsConsumedWithThePayment(t *testing.T) {
 
 // The time of a key is over, and its row is still there.
 func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsRemoved(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) {
 		p.ResultTTL, p.KeyTTL = 50*time.Millisecond, 50*time.Millisecond
 	}}, func(s *service) {
@@ -152,6 +160,7 @@ func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsRemoved(t *testing.T) {
 
 // The row of a joined record is due later than its times, because it was written when the handler began.
 func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsDue(t *testing.T) {
+	t.Parallel()
 	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) {
 		p.ResultTTL, p.KeyTTL = 50*time.Millisecond, 50*time.Millisecond
 	}}, func(s *service) {
@@ -164,6 +173,7 @@ func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsDue(t *testing.T) {
 
 // The handler takes longer than the time for which its result will be kept.
 func TestJoinedRecordOfASlowHandlerIsKeptForItsTime(t *testing.T) {
+	t.Parallel()
 	const ttl = 20 * time.Millisecond
 	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) { p.ResultTTL, p.KeyTTL = ttl, time.Hour }}, func(s *service) {
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {

@@ -36,7 +36,8 @@ func (s *service) killTransaction(ctx context.Context) {
 // kills the sessions of their transactions. The instances have different isolation levels, and their
 // handlers panic and go on after errors.
 func TestJoinedPaysOnceWhileConnectionsAreCut(t *testing.T) {
-	enough, _ := kills(t, envKills, 20)
+	t.Parallel()
+	enough, _ := kills(t, envKills, 10)
 	parts := serviceParts{engine: []idem.Option{idem.WithSettleTimeout(time.Second)}}
 	onServers(t, parts, func(s *service, proxy *testserver.Proxy) {
 		proxies := []*testserver.Proxy{proxy, nil, nil}
@@ -152,7 +153,8 @@ var alone = []misuse{
 // they pay, and answer in every way. The clients repeat each key, on three instances. The last one has
 // strict connections.
 func TestJoinedMisuseNeverPaysTwice(t *testing.T) {
-	n, _ := kills(t, envKills, 8)
+	t.Parallel()
+	n, _ := kills(t, envKills, 4)
 	onEachService(t, serviceParts{}, func(s *service) {
 		if s.backend.dialect == dialect.SQLite { // it pays one after the other
 			s.misuse(t, 4*n, false)

@@ -137,6 +137,7 @@ func settlementOf(a driver.Attempt, by string) driver.Settlement {
 // The connection breaks before each statement reaches the server, and after each one took
 // effect. The call then takes effect once, and not twice, or not at all.
 func TestLostConnections(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		good := b.store(t, p, WithExpiry(0))

@@ -89,6 +89,7 @@ func payOld(ctx context.Context, b backend, p pools, i int64) error {
 
 // Instances of this build pay while a later one migrates their full tables, and none of their payments fails.
 func TestPaymentsGoOnDuringAMigration(t *testing.T) {
+	t.Parallel()
 	const rows = 50_000
 	onFirstVersion(t, rows, func(t *testing.T, b backend, p pools) {
 		const payers = 4
@@ -139,6 +140,7 @@ func TestPaymentsGoOnDuringAMigration(t *testing.T) {
 // A migration that finds the table in use lets payments pass, and says after a while that it gave up. Without a
 // limit every payment would wait behind it until the other transaction ends.
 func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
+	t.Parallel()
 	onFirstVersion(t, 1, func(t *testing.T, b backend, p pools) {
 		long, err := p.write.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 		if err != nil {
@@ -190,6 +192,7 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 // Instances that run while the next version migrates stay ready. They do not start again. What is done is not
 // done again, and the migrations of this build are refused from then on.
 func TestRunningInstanceStaysReadyAfterAMigrationOfANewerBuild(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p)

@@ -8,6 +8,7 @@ import (
 )
 
 func TestMigrate(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.fresh(t)
 		n := names{dialect: b.kind(), prefix: "idem_"}
@@ -34,6 +35,7 @@ func TestMigrate(t *testing.T) {
 
 // A migration that fails leaves nothing behind, so it can be repeated.
 func TestMigrationThatFailsIsUndone(t *testing.T) {
+	t.Parallel()
 	for _, b := range []backend{backends()[0], backends()[3]} { // MySQL commits each statement by itself
 		t.Run(b.name, func(t *testing.T) {
 			p := b.fresh(t)
@@ -57,6 +59,7 @@ func TestMigrationThatFailsIsUndone(t *testing.T) {
 }
 
 func TestMigrateFromSeveralProcesses(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.fresh(t)
 		var wg sync.WaitGroup
@@ -73,6 +76,7 @@ func TestMigrateFromSeveralProcesses(t *testing.T) {
 }
 
 func TestNamesOfTables(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.fresh(t)
 		opts := []Option{WithTablePrefix("Payments_")}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestDecisions(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t))
 		id, a := begin(t, s, "decided")
@@ -54,6 +55,7 @@ func TestDecisions(t *testing.T) {
 // A clock that stands still or steps back does not change the order of decisions. That of SQLite
 // stands still for a millisecond.
 func TestDecisionsHaveAnOrderWithoutTheHelpOfTheClock(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t))
 		id, a := begin(t, s, "decided")
@@ -78,6 +80,7 @@ func TestDecisionsHaveAnOrderWithoutTheHelpOfTheClock(t *testing.T) {
 }
 
 func TestSealed(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t))
 		if sealed, err := s.Sealed(t.Context()); sealed || err != nil {
@@ -95,6 +98,7 @@ func TestSealed(t *testing.T) {
 }
 
 func TestWithReadOnly(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		id, _ := begin(t, b.store(t, p), "there")
@@ -128,6 +132,7 @@ func TestWithReadOnly(t *testing.T) {
 }
 
 func TestVisibility(t *testing.T) {
+	t.Parallel()
 	b := backend{"SQLite", dialect.SQLite, freshSQLite}
 	p := b.migrated(t)
 	if v := b.store(t, p).Visibility(); v != driver.VisibilityShared {
@@ -139,6 +144,7 @@ func TestVisibility(t *testing.T) {
 }
 
 func TestWrongOptions(t *testing.T) {
+	t.Parallel()
 	db := freshSQLite(t).write
 	for name, tt := range map[string]struct {
 		dialect dialect.Dialect
@@ -176,6 +182,7 @@ func TestWrongOptions(t *testing.T) {
 // Texts that are too long for a column are refused before the database sees them. MySQL would
 // cut them if it is not strict.
 func TestLongTexts(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t))
 		long := strings.Repeat("x", maxText+1)
@@ -220,6 +227,7 @@ func TestLongTexts(t *testing.T) {
 
 // Texts may be any bytes, and texts that a collation would take for equal differ.
 func TestTextsAreBytes(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t))
 		domains := []string{"abc", "ABC", "abc ", "abc\x00", "\xff\xfe", "äbc", "a'b\"c\\`?$1"}

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -42,6 +40,7 @@ func partition(t *testing.T, b backend, p pools) {
 
 // The records of a partitioned table keep all promises, in both modes, and what the table had stays.
 func TestPartitionedTable(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := startService(t, b, serviceParts{})
 		s.want(s.pay("before"), paid)
@@ -61,21 +60,13 @@ func TestPartitionedTable(t *testing.T) {
 		again.with(again.paying(402))
 		again.want(again.pay("declined"), answer{status: 402, body: "paid"})
 		again.wantPayments(2)
-		idemtest.RunStore(t, idemtest.StoreHarness{
-			New: func(tb testing.TB) driver.Store {
-				tb.Helper()
-				for _, table := range []string{"records", "domains", "decisions", "notes"} {
-					mustExec(tb, s.pools.write, s.joined.names.sql("DELETE FROM {"+table+"}"))
-				}
-				return b.store(tb, s.pools)
-			},
-			Damage: damage,
-		})
+		runStore(t, b.store(t, s.pools))
 	})
 }
 
 // Migrations of later versions run on a partitioned table, too.
 func TestPartitionedTableIsMigrated(t *testing.T) {
+	t.Parallel()
 	onFirstVersion(t, 100, func(t *testing.T, b backend, p pools) {
 		partition(t, b, p)
 		if err := Migrate(t.Context(), p.write, b.dialect, withNext(t, b)); err != nil {

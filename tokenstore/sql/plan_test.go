@@ -9,6 +9,7 @@ import (
 
 // Each statement finds its rows by an index, among many records that it does not want.
 func TestPlans(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		id, a := begin(t, s, "first")

@@ -11,6 +11,7 @@ import (
 
 // A DBA sees in the database what each table and column means.
 func TestTablesHaveComments(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends() {
 		t.Run(b.name, func(t *testing.T) {
 			p := b.migrated(t)
@@ -73,6 +74,7 @@ func (x timeText) Scan(v any) (err error) {
 
 // The view shows what the columns mean, also where a text is not UTF-8 and a number has its highest bit.
 func TestViewIsReadable(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p)
@@ -113,6 +115,7 @@ func TestViewIsReadable(t *testing.T) {
 
 // The view is not in the way of a later migration.
 func TestTableUnderTheViewCanBeAltered(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		mustExec(t, p.write, "ALTER TABLE idem_records ADD COLUMN later INTEGER")
@@ -129,6 +132,7 @@ func TestTableUnderTheViewCanBeAltered(t *testing.T) {
 
 // Autovacuum does not wait for a fifth of the table.
 func TestAutovacuumComesEarly(t *testing.T) {
+	t.Parallel()
 	p := backends()[0].migrated(t)
 	for _, table := range []string{"idem_records", "idem_bindings"} {
 		var got string

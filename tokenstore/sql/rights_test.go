@@ -60,6 +60,7 @@ func grant(t *testing.T, b backend, p pools, role Role, user string) {
 var optionsOf = map[Role][]Option{RoleService: {quiet()}, RoleOperator: {quiet(), WithExpiry(0)}, RoleReader: {quiet(), WithReadOnly()}}
 
 func TestServiceWorksWithItsRightsAlone(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		s := startService(t, b, serviceParts{rewrite: func(p *pools) {
 			name, db := newUser(t, b, *p)
@@ -89,6 +90,7 @@ func TestServiceWorksWithItsRightsAlone(t *testing.T) {
 }
 
 func TestOperatorAndReaderWorkWithTheirRightsAlone(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		name, db := newUser(t, b, p)
@@ -133,6 +135,7 @@ func TestOperatorAndReaderWorkWithTheirRightsAlone(t *testing.T) {
 // Without one of its rights no role starts, and the error names that one. All that are missing are in one
 // message.
 func TestMissingRightsAreNamedAtTheStart(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		admin := names{dialect: b.kind(), prefix: "idem_"}
@@ -166,6 +169,7 @@ func TestMissingRightsAreNamedAtTheStart(t *testing.T) {
 }
 
 func TestJoinChecksTheRightsOfAService(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		name, db := newUser(t, b, p)
@@ -178,6 +182,7 @@ func TestJoinChecksTheRightsOfAService(t *testing.T) {
 
 // Rights on columns are as good as one on their table, and rights of groups as one's own.
 func TestRightsOfOtherKindsCount(t *testing.T) {
+	t.Parallel()
 	b := backends()[0]
 	p := b.migrated(t)
 	name, db := newUser(t, b, p)
@@ -195,6 +200,7 @@ func TestRightsOfOtherKindsCount(t *testing.T) {
 
 // A user without the right to use the schema does not see the tables.
 func TestSchemaThatMayNotBeUsedIsNamed(t *testing.T) {
+	t.Parallel()
 	b := backends()[0]
 	p := b.migrated(t)
 	name, db := newUser(t, b, p)
@@ -211,6 +217,7 @@ func TestSchemaThatMayNotBeUsedIsNamed(t *testing.T) {
 }
 
 func TestGrantsQuoteTheirUser(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends()[:2] {
 		t.Run(b.name, func(t *testing.T) {
 			p := b.migrated(t)

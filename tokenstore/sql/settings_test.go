@@ -23,6 +23,7 @@ import (
 // Every call needs one connection at a time. A pool of one is enough for any number of
 // callers.
 func TestPoolOfOne(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		p.write.SetMaxOpenConns(1)
@@ -50,6 +51,7 @@ func TestPoolOfOne(t *testing.T) {
 
 // SQLite refuses settings that could lose records.
 func TestSettingsOfSQLite(t *testing.T) {
+	t.Parallel()
 	write, _ := SQLiteDSN(filepath.Join(t.TempDir(), "x.db"))
 	db := open(t, "sqlite", write)
 	if err := Migrate(t.Context(), db, dialect.SQLite); err != nil {
@@ -93,6 +95,7 @@ func TestSettingsOfSQLite(t *testing.T) {
 
 // A session without autocommit would never commit a record.
 func TestSettingsOfMySQL(t *testing.T) {
+	t.Parallel()
 	b := backends()[1]
 	p := b.migrated(t)
 	cfg, err := mysqldriver.ParseDSN(p.dsn)
@@ -108,6 +111,7 @@ func TestSettingsOfMySQL(t *testing.T) {
 // The driver gives a session to its next user as the last one has left it. What the store writes there would be
 // rolled back when the connection ends, after its caller has run.
 func TestSessionThatWouldNotCommitIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends()[1:3] {
 		b.run(t, func(t *testing.T, b backend) {
 			p := b.migrated(t)
@@ -158,6 +162,7 @@ func TestSessionThatWouldNotCommitIsRefused(t *testing.T) {
 
 // A server that acknowledges commits before they are on the disk is refused.
 func TestSettingsOfPostgreSQL(t *testing.T) {
+	t.Parallel()
 	b := backends()[0]
 	p := b.migrated(t)
 	hasty := open(t, "pgx", p.dsn+"&synchronous_commit=off")
@@ -173,6 +178,7 @@ func TestSettingsOfPostgreSQL(t *testing.T) {
 
 // The store works at the isolation that a connection prefers.
 func TestIsolationOfTheConnection(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		var db *sql.DB

@@ -8,19 +8,25 @@ import (
 )
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
-		p := b.migrated(t)
-		s := b.store(t, p) // one for all tests, because its start takes longer than most of them
-		idemtest.RunStore(t, idemtest.StoreHarness{
-			New: func(tb testing.TB) driver.Store {
-				tb.Helper()
-				for _, table := range []string{"records", "domains", "decisions", "notes"} {
-					mustExec(tb, p.write, s.names.sql("DELETE FROM {"+table+"}"))
-				}
-				return s
-			},
-			Damage: damage,
-		})
+		runStore(t, b.store(t, b.migrated(t)))
+	})
+}
+
+// runStore runs the suite on one store, which it empties before each test, because the start of a store takes longer
+// than most of them.
+func runStore(t *testing.T, s *Store) {
+	t.Helper()
+	idemtest.RunStore(t, idemtest.StoreHarness{
+		New: func(tb testing.TB) driver.Store {
+			tb.Helper()
+			for _, table := range []string{"records", "domains", "decisions", "notes"} {
+				mustExec(tb, s.db, s.names.sql("DELETE FROM {"+table+"}"))
+			}
+			return s
+		},
+		Damage: damage,
 	})
 }
 

@@ -94,6 +94,7 @@ func failing(d dialect.Dialect) map[string]func(ctx context.Context, tx *sql.Tx)
 
 // A handler goes on after any failure. Its payment does not commit without what has failed.
 func TestStrictPaymentDoesNotCommitWithoutAStatementThatHasFailed(t *testing.T) {
+	t.Parallel()
 	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
 		mustExec(s, s.pools.write, "CREATE TABLE taken (x INT PRIMARY KEY)")
 		mustExec(s, s.pools.write, "INSERT INTO taken VALUES (1)")
@@ -124,6 +125,7 @@ func TestStrictPaymentDoesNotCommitWithoutAStatementThatHasFailed(t *testing.T) 
 
 // The server undoes one statement after a lock time-out. That was a payment without its debit.
 func TestStrictLockTimeoutIsNotIgnored(t *testing.T) {
+	t.Parallel()
 	onMariaDB(t, strictly(t, serviceParts{}), func(s *service) {
 		mustExec(s, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
 		mustExec(s, s.pools.write, "INSERT INTO accounts VALUES (1, 100)")
@@ -145,6 +147,7 @@ func TestStrictLockTimeoutIsNotIgnored(t *testing.T) {
 
 // The server has ended the transaction, and nothing was sent after that. So nothing is in doubt.
 func TestStrictLossIsARollback(t *testing.T) {
+	t.Parallel()
 	onLosses(t, strictly(t, serviceParts{}), func(s *service, l loss) {
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			_ = l.suffer(s, tx)
@@ -164,6 +167,7 @@ func TestStrictLossIsARollback(t *testing.T) {
 
 // A handler that expects an error goes back to a savepoint.
 func TestStrictGoesOnFromASavepoint(t *testing.T) {
+	t.Parallel()
 	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
 		mustExec(s, s.pools.write, "CREATE TABLE taken (x INT PRIMARY KEY)")
 		mustExec(s, s.pools.write, "INSERT INTO taken VALUES (1)")
@@ -190,6 +194,7 @@ func TestStrictGoesOnFromASavepoint(t *testing.T) {
 
 // Only the transactions of joined mode are strict. The same connection is an ordinary one before and after.
 func TestStrictLeavesOtherTransactionsAlone(t *testing.T) {
+	t.Parallel()
 	onEachService(t, strictly(t, serviceParts{pool: 2}), func(s *service) {
 		if s.backend.dialect == dialect.PostgreSQL {
 			return // the server itself is strict
@@ -222,6 +227,7 @@ func TestStrictLeavesOtherTransactionsAlone(t *testing.T) {
 // Nothing holds the key of a handler behind a pooler that has sent ROLLBACK. On MySQL and MariaDB it could pay in
 // another transaction, and hide that from the middleware. So it may not write on.
 func TestStrictHandlerThatHasEndedItsTransactionWritesNothing(t *testing.T) {
+	t.Parallel()
 	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
 		ends := []string{"ROLLBACK", "COMMIT", "/* of the service */ -- its version\nROLLBACK"}
 		switch s.backend.dialect {
