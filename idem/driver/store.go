@@ -76,7 +76,7 @@ type Store interface {
 	//	anything else                                                   as it is: not Begun
 	//
 	// It returns ErrStaleFence if the fence of the record is of the same domain and above that
-	// of the request, or equal to it and of an attempt that is over. It returns ErrStoreLost if
+	// of the request, or equal to it and of an attempt that is over. The result has the record then. It returns ErrStoreLost if
 	// the store is known to have lost records. A pending record never expires.
 	Begin(ctx context.Context, id KeyID, req BeginRequest) (BeginResult, error)
 

@@ -62,7 +62,7 @@ func (b *storeBench) kept(req driver.BeginRequest, state driver.State) {
 	})
 }
 
-// stale calls Begin and requires a refusal without any change.
+// stale calls Begin and requires a refusal with the record, and without any change.
 func (b *storeBench) stale(req driver.BeginRequest) {
 	b.Helper()
 	b.unchanged(func() {
@@ -70,6 +70,9 @@ func (b *storeBench) stale(req driver.BeginRequest) {
 		res, err := b.s.Begin(b.ctx, b.id, req)
 		if res.Begun || !errors.Is(err, driver.ErrStaleFence) {
 			b.Errorf("Begin(%v, fence %v) = %s, %v, want %v", b.id, req.Fence, describeBegin(res), err, driver.ErrStaleFence)
+		}
+		if diff := differ(res.Record, b.get()); diff != "" {
+			b.Errorf("Begin(%v, fence %v) returned another record than Get: %s", b.id, req.Fence, diff)
 		}
 	})
 }

@@ -135,18 +135,6 @@ func TestWriteThatFailedHasNoResult(t *testing.T) {
 	})
 }
 
-// The caller learns whose record its Begin came too late for.
-func TestStaleBeginReturnsTheRecord(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, b backend) {
-		s := b.store(t, b.migrated(t), WithExpiry(0))
-		a := mustBegin(t, s, key(1), request(7))
-		if res, err := s.Begin(t.Context(), key(1), request(6)); !errors.Is(err, driver.ErrStaleFence) || res.Begun || res.Record.Attempt != a {
-			t.Errorf("Begin() under a lower fence = begun %t at %v, %v, want the record of %v", res.Begun, res.Record.Attempt, err, a)
-		}
-	})
-}
-
 // A person's decision and the settlement that it made are written together.
 func TestDecisionThatCannotBeKeptSettlesNothing(t *testing.T) {
 	t.Parallel()
@@ -165,27 +153,6 @@ func TestDecisionThatCannotBeKeptSettlesNothing(t *testing.T) {
 			t.Errorf("%d connections are in use, want 0", in)
 		}
 	})
-}
-
-// The store refuses a response over its limit.
-func TestResponseAtTheLimit(t *testing.T) {
-	t.Parallel()
-	b := backends()[1]
-	s := b.store(t, b.migrated(t), WithExpiry(0))
-	id, a := begin(t, s, "long")
-	st := settlementOf(a, "")
-	packed, err := st.Response.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.longestResponse = len(packed) - 1
-	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, driver.ErrResponseInvalid) || errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("Settle() over the limit = %v, want %v", err, driver.ErrResponseInvalid)
-	}
-	s.longestResponse = len(packed)
-	if err := callSettle(t.Context(), s, id, st); err != nil {
-		t.Errorf("Settle() at the limit = %v, want <nil>", err)
-	}
 }
 
 // A response that has no binary form is an error, and not a settlement that was refused.

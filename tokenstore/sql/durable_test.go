@@ -58,24 +58,3 @@ func TestRecordMayBeLostByTheClockOfTheDatabase(t *testing.T) {
 		}
 	}
 }
-
-// Only a completed record that this build can read, and that this store may write, waits for the disk.
-func TestRecordThatMayNotBeLost(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		store *Store
-		form  int64
-		want  bool
-	}{
-		"completed":           {&Store{dialect: mysql}, recordForm, true},
-		"in PostgreSQL":       {&Store{dialect: postgres}, recordForm, false},
-		"in SQLite":           {&Store{dialect: sqlite}, recordForm, false},
-		"for a store to read": {&Store{dialect: mysql, config: config{readOnly: true}}, recordForm, false},
-		"of a newer build":    {&Store{dialect: mysql}, recordForm + 1, false},
-	} {
-		f := &found{now: 1, row: row{Form: c.form, State: int64(driver.StateCompleted), Settled: 1}}
-		if got := c.store.mayBeLost(f); got != c.want {
-			t.Errorf("mayBeLost() of a record %s = %t, want %t", name, got, c.want)
-		}
-	}
-}

@@ -138,8 +138,12 @@ func TestJoinedOnSQLiteAnswersWhileAHandlerRuns(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	if _, err := j.BeginJoined(short, idem.NewKeyID("m", "other"), request(driver.NewNonce())); !errors.Is(err, driver.ErrUnavailable) {
+	other := idem.NewKeyID("m", "other")
+	if _, err := j.BeginJoined(short, other, request(driver.NewNonce())); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("BeginJoined() without a free connection = %v, want %v", err, driver.ErrUnavailable)
+	}
+	if held, err := j.Held(ctx, other); held || err != nil {
+		t.Errorf("Held() of the key that got no connection = %v, %v, want false", held, err)
 	}
 	if err := first.Tx.Rollback(ctx); err != nil {
 		t.Errorf("Rollback() = %v", err)

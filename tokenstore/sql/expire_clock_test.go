@@ -1,8 +1,6 @@
 package sqlstore
 
 import (
-	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,35 +29,6 @@ func TestClockOfTheDatabaseThatJumpedForgetsNothing(t *testing.T) {
 		}
 		if n, err := s.Expire(t.Context(), 1000); err != nil || n != 1 {
 			t.Errorf("Expire() by two clocks that agree = %d, %v, want 1", n, err)
-		}
-	})
-}
-
-// logged are the lines of a log. Those that nobody waits for are dropped.
-type logged chan string
-
-func (l logged) Write(line []byte) (int, error) {
-	select {
-	case l <- string(line):
-	default:
-	}
-	return len(line), nil
-}
-
-// An expiry that fails again and again lets the table grow, so the log says it.
-func TestFailedExpiryIsLogged(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, b backend) {
-		lines := make(logged, 1)
-		s := b.store(t, b.migrated(t), WithExpiry(10*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(lines, nil))))
-		for len(lines) > 0 { // warnings of the start
-			<-lines
-		}
-		mustExec(t, s.db, s.names.sql("DROP TABLE {bindings}"))
-		for line := range lines {
-			if strings.Contains(line, "level=WARN") && strings.Contains(line, "cannot remove expired records") && strings.Contains(line, "bindings") {
-				return
-			}
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 
 // TestJoinPaysOnceAndWarnsOfMisuse also has the leak check of TestMain see that closing the engine
 // closes the store.
+// It uses the default logger, so it is not parallel to other tests.
 func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
-	t.Parallel()
 	for _, b := range backends() { // in turn, because they share the default logger
 		if b.dialect == dialect.SQLite {
 			continue
@@ -64,16 +64,5 @@ func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
 				t.Errorf("the log has %q, want one line with %q", log.String(), idem.ErrNotTaken)
 			}
 		})
-	}
-}
-
-func TestJoinRefusesWhatJoinedRefuses(t *testing.T) {
-	t.Parallel()
-	p := freshSQLite(t)
-	if err := Migrate(t.Context(), p.write, dialect.SQLite); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Join(t.Context(), p.write, dialect.SQLite); err == nil || !strings.Contains(err.Error(), "WithReadPool") {
-		t.Errorf("Join() = %v on SQLite, want an error that names WithReadPool", err)
 	}
 }

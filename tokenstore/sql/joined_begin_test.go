@@ -256,21 +256,3 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 		s.wantOnePayment("k1")
 	})
 }
-
-// A request that got no slot leaves its key free.
-func TestJoinedKeyThatGotNoSlotIsFree(t *testing.T) {
-	t.Parallel()
-	s := startOn(t, dialect.SQLite, serviceParts{})
-	finish := s.started("k1")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	other := idem.NewKeyID("merchant", "k2")
-	if _, err := s.joined.BeginJoined(ctx, other, joinedRequest(driver.ClientKey)); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("BeginJoined() = %v, want %v", err, driver.ErrUnavailable)
-	}
-	if held, err := s.joined.Held(t.Context(), other); held || err != nil {
-		t.Errorf("Held() = %t, %v, want false", held, err)
-	}
-	s.want(finish(), paid)
-	s.want(s.pay("k2"), paid)
-}

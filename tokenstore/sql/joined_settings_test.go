@@ -63,7 +63,7 @@ func TestTxOutsideOfAnExecution(t *testing.T) {
 }
 
 // The leak check of TestMain also sees that nothing of the store goes on.
-func TestJoinTellsWhatNewAndNewJoinedRefuse(t *testing.T) {
+func TestJoinTellsWhatItsPartsRefuse(t *testing.T) {
 	t.Parallel()
 	p := freshPostgres(t)
 	if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL); engine != nil || !errors.Is(err, ErrNotMigrated) {
@@ -72,13 +72,15 @@ func TestJoinTellsWhatNewAndNewJoinedRefuse(t *testing.T) {
 	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
-	if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, idem.WithLockTimeout(-1)); engine != nil || err == nil {
-		t.Errorf("Join() with a wrong option = %v, %v, want an error", engine, err)
+	for part, wrong := range map[string]JoinOption{"joined mode": WithIdleLimit(time.Millisecond), "the engine": idem.WithLockTimeout(-1)} {
+		if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, wrong); engine != nil || err == nil {
+			t.Errorf("Join() with a wrong option of %s = %v, %v, want an error", part, engine, err)
+		}
 	}
 }
 
+// It uses the default logger, so it is not parallel to other tests.
 func TestJoinWarnsOfWhatADeveloperShouldSee(t *testing.T) {
-	t.Parallel()
 	var log bytes.Buffer
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
