@@ -84,6 +84,7 @@ func TestWhatCannotStartExits1WithOneLine(t *testing.T) {
 	mute, nobody := silent(t), "127.0.0.1:1"
 	zk := strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t)
 	inUse := serve(t)
+	evicting := testserver.StartRedis(t, testserver.WithRedisArgs("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")).URL()
 	tests := map[string][]string{
 		"unknown flag":            {"--bogus"},
 		"bad value":               {"--wait", "soon"},
@@ -97,9 +98,11 @@ func TestWhatCannotStartExits1WithOneLine(t *testing.T) {
 		"no ZooKeeper":            {"--zookeeper", nobody},
 		"mute ZooKeeper":          {"--zookeeper", mute},
 		"bad chroot":              {"--zookeeper", nobody + "/a//b"},
-		"short session":           {"--zookeeper", nobody, "--session-timeout", "1s"},
+		"session too short":       {"--zookeeper", zk, "--redis", evicting, "--session-timeout", "3s", "--zookeeper-tick", "2s"},
 		"no Redis":                {"--zookeeper", zk, "--zookeeper-tick", "500ms", "--redis", "redis://" + nobody},
 		"mute Redis":              {"--zookeeper", zk, "--zookeeper-tick", "500ms", "--redis", "redis://" + mute},
+		"Redis that evicts":       {"--zookeeper", zk, "--zookeeper-tick", "500ms", "--redis", evicting},
+		"store without a server":  {"--token-store", "redis"},
 		"bad Redis URL":           {"--zookeeper", zk, "--zookeeper-tick", "500ms", "--redis", "http://x"},
 		"no PostgreSQL":           {"--database", "postgres://user:hidden@" + nobody + "/x"},
 		"mute PostgreSQL":         {"--database", "postgres://user:hidden@" + mute + "/x"},
@@ -115,7 +118,7 @@ func TestWhatCannotStartExits1WithOneLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := launch(t, args...)
-			if code := p.exit(15 * time.Second); code != 1 {
+			if code := p.exit(30 * time.Second); code != 1 {
 				t.Errorf("exit code %d, want 1", code)
 			}
 			said := p.lines(&p.stderr)

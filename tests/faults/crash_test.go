@@ -11,6 +11,7 @@ import (
 // and whoever retries gets the one payment. Messages of the dead that arrive
 // late change nothing.
 func TestKilledHolderIsSucceeded(t *testing.T) {
+	t.Parallel()
 	for _, p := range kit.Points {
 		t.Run(p.Name, func(t *testing.T) {
 			_, v, other := kit.SystemWithVictim(t)
@@ -43,6 +44,7 @@ func TestKilledHolderIsSucceeded(t *testing.T) {
 // Where nobody can tell what a killed holder has done, every retry is told so,
 // and nothing is paid again.
 func TestKilledHolderWithoutResolverIsUnknown(t *testing.T) {
+	t.Parallel()
 	for _, p := range kit.Points {
 		if !p.Begun || p.Stored {
 			continue

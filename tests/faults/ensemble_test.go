@@ -33,6 +33,7 @@ func TestLeaderKilledUnderRunningPayments(t *testing.T) {
 // A holder that is cut off from ZooKeeper and runs on stops before anybody else
 // can hold its lock.
 func TestHolderCutOffStopsWhileItsLockStands(t *testing.T) {
+	t.Parallel()
 	for _, d := range kit.Outages {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()

@@ -40,6 +40,7 @@ func wantRefusalAtOnce(t testing.TB, what string, send func() kit.Answer, code s
 }
 
 func TestZooKeeperDownRefusesFreshKeysAndReplays(t *testing.T) {
+	t.Parallel()
 	for _, d := range kit.Outages {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
@@ -110,6 +111,7 @@ func TestZooKeeperKilledAndRestarted(t *testing.T) {
 }
 
 func TestRedisDownRefusesAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, d := range kit.Outages {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 // promoted. Where replicas have to acknowledge an attempt, it did not start;
 // with durable markers it is known all the same. Nothing is paid twice.
 func TestPromotedReplicaThatMissedTheAttempt(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		flags []string
 		paid  bool // before the primary dies

@@ -151,7 +151,7 @@ func TestFullRedisIsNotWorkedFor(t *testing.T) {
 	}
 	goroutines := runtime.NumGoroutine()
 	mustDo(t, records, "CONFIG", "SET", "maxmemory", "1")
-	r.storm(t, 10_000, all)
+	r.storm(t, 2_000, all)
 	kit.Eventually(t, "the locks are free, and no goroutine is left", func() error {
 		held, err := lockClient.Keys(t.Context(), "*lock:*").Result()
 		if n := runtime.NumGoroutine(); err != nil || len(held) > 0 || n > goroutines+64 { // some are of connections
@@ -209,7 +209,7 @@ func TestPartialOutageStaysPartial(t *testing.T) {
 	}
 	goroutines := runtime.NumGoroutine()
 	mustDo(t, sick, "CONFIG", "SET", "min-replicas-to-write", "1")
-	r.storm(t, 4_000, isSick)
+	r.storm(t, 1_000, isSick)
 	healthy("while one primary refuses writes")
 	if err := r.pay(paid); err != nil {
 		t.Errorf("repeat of a payment at the sick primary = %v, want it replayed", err)

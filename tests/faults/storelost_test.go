@@ -72,6 +72,7 @@ func TestRedisFlushedBetweenReadAndBegin(t *testing.T) {
 
 // A restart is a loss where Redis keeps nothing on disk, and none where it does.
 func TestRedisRestarted(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		args []string

@@ -159,6 +159,7 @@ func TestFenceStopsAHolderThatIgnoresEverything(t *testing.T) {
 // wakes up before anybody tries again. One that has raised the fence has made
 // that true. One that has only looked has not: the same money moves twice.
 func TestResolverThatOnlyLooksIsWrong(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		resolver func(*ledger.Ledger) idem.Resolver
 		payments int

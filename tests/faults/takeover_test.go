@@ -2,7 +2,6 @@ package faults
 
 import (
 	"testing"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 )
@@ -10,6 +9,7 @@ import (
 // Those who wait for a holder that is killed take over by themselves, one of
 // them, and all get the one payment without having to retry.
 func TestWaitersTakeOverFromAKilledHolder(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"at=before-ledger", "at=after-ledger"} {
 		t.Run(step, func(t *testing.T) {
 			_, v, other := kit.SystemWithVictim(t, kit.WithFlags("--wait", "60s"))
@@ -41,6 +41,7 @@ func TestWaitersTakeOverFromAKilledHolder(t *testing.T) {
 // takes it: the first one must neither pay after that, nor remove the lock of
 // the second when it is done.
 func TestLockRemovedByHand(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		step string
 		paid bool
@@ -87,41 +88,4 @@ func TestLockRemovedByHand(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Redis is away when the outcome is to be stored, and the process is told to
-// end. It gives up after its grace period, says so by its exit code, and leaves
-// the lock to its session, so that nobody starts before that is over.
-func TestSIGTERMWithAnUnsavedOutcomeLeavesTheLock(t *testing.T) {
-	s, v, other := kit.SystemWithVictim(t)
-	conn := s.ZooKeeper()
-	s.LockExists(conn, "any") // opens the session
-	all := v.StartPaymentsUpTo(t, "abandoned", "at=after-ledger")
-	kit.Outages[0].Begin(v.Redis)
-	want := map[kit.Transport]kit.Payment{}
-	for _, r := range all {
-		a := <-r.Done
-		want[r.Via] = kit.WantOnePayment(t, other.Client(r.Via), r.Key)
-		kit.WantPayment(t, "answer over "+r.Via.String(), a, want[r.Via])
-	}
-	start := time.Now()
-	code := v.Terminate(t)
-	stand := true
-	for _, r := range all {
-		stand = s.LockExists(conn, r.Key) && stand
-	}
-	if code == 0 {
-		t.Errorf("exit code = 0 after %v, want one that says that work was abandoned", time.Since(start))
-	}
-	if !stand {
-		t.Error("a lock went with the process, want it to outlive it")
-	}
-	for _, r := range all {
-		kit.WantInProgress(t, "repeat elsewhere", other.Client(r.Via), r.Key)
-	}
-	kit.ForEachPayment(t, all, func(t *testing.T, r kit.RunningPayment) {
-		c := other.Client(r.Via)
-		kit.WantPayment(t, "repeat after the session", c.PayWithRetries(r.Key, kit.Amount, r.Key), want[r.Via])
-		kit.WantOnePayment(t, c, r.Key)
-	})
 }

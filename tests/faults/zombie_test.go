@@ -33,6 +33,7 @@ func waitLocksFree(s *kit.System, all []kit.RunningPayment) {
 // A holder that is paused beyond its session at any point is succeeded, and
 // when it wakes up it can neither pay nor change the outcome.
 func TestPausedHolderIsSucceededAndCannotPayLater(t *testing.T) {
+	t.Parallel()
 	for _, p := range kit.Points {
 		t.Run(p.Name, func(t *testing.T) {
 			s, v, other := kit.SystemWithVictim(t)
@@ -65,6 +66,7 @@ func TestPausedHolderIsSucceededAndCannotPayLater(t *testing.T) {
 // Without a resolver the next holder is told that the outcome is unknown, and
 // the one that wakes up may still report it, but not pay.
 func TestPausedHolderWithoutResolverIsUnknown(t *testing.T) {
+	t.Parallel()
 	for _, p := range kit.Points {
 		if !p.Begun || p.Stored {
 			continue
