@@ -330,7 +330,7 @@ func TestAnswersStayWithTheirCallers(t *testing.T) {
 	var callers sync.WaitGroup
 	for caller := range 32 {
 		callers.Go(func() {
-			for n := range 100 {
+			for n := range 30 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+n%5)*100*time.Millisecond)
 				text := strconv.Itoa(1000*caller + n)
 				one, two := goredis.NewCmd(ctx, "echo", text), goredis.NewCmd(ctx, "echo", "-"+text)
