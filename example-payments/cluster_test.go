@@ -70,65 +70,64 @@ func TestInstancesShareKeys(t *testing.T) {
 	})
 }
 
-// An instance is killed before or after it has paid, and the client asks another.
+// An instance is killed before or after it has paid, and the client asks another. tests/faults does the
+// same at more points, with locks in ZooKeeper.
 func TestKilledInstance(t *testing.T) {
-	withEachLock(t, func(t *testing.T, lock string) {
-		for _, at := range []string{"at=before-ledger", "at=after-ledger"} {
-			t.Run(at, func(t *testing.T) {
-				t.Parallel()
-				flags := sharedFlags(t, lock)
-				victim := serve(t, append(flags, "--processor-latency", "2s")...) // a second for each window
-				gone := make(chan error, 1)
-				go func() {
-					_, _, err := victim.request("POST", "/v1/payments", "k", orderBody)
-					gone <- err
-				}()
-				victim.await(&victim.stderr, at)
-				victim.kill()
-				if err := <-gone; err == nil {
-					t.Fatal("the client was answered before the instance was killed")
-				}
-				heir := serve(t, flags...)
-				status, body := heir.payUntilSettled("k")
-				if status != 201 {
-					t.Errorf("repeat: %d %s, want 201", status, body)
-				}
-				heir.wantPayments(1)
-				if _, again := heir.payUntilSettled("k"); again != body {
-					t.Errorf("repeat: %s, want %s", again, body)
-				}
-			})
-		}
-	})
+	t.Parallel()
+	for _, at := range []string{"at=before-ledger", "at=after-ledger"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			flags := sharedFlags(t, "redis")
+			victim := serve(t, append(flags, "--processor-latency", "2s")...) // a second for each window
+			gone := make(chan error, 1)
+			go func() {
+				_, _, err := victim.request("POST", "/v1/payments", "k", orderBody)
+				gone <- err
+			}()
+			victim.await(&victim.stderr, at)
+			victim.kill()
+			if err := <-gone; err == nil {
+				t.Fatal("the client was answered before the instance was killed")
+			}
+			heir := serve(t, flags...)
+			status, body := heir.payUntilSettled("k")
+			if status != 201 {
+				t.Errorf("repeat: %d %s, want 201", status, body)
+			}
+			heir.wantPayments(1)
+			if _, again := heir.payUntilSettled("k"); again != body {
+				t.Errorf("repeat: %s, want %s", again, body)
+			}
+		})
+	}
 }
 
 // An instance is paused past its session before it pays, the client asks another, and
 // the paused one wakes up.
 func TestPausedInstance(t *testing.T) {
-	withEachLock(t, func(t *testing.T, lock string) {
-		flags := sharedFlags(t, lock)
-		zombie := serve(t, append(flags, "--processor-latency", "2s")...)
-		heir := serve(t, flags...)
-		first := make(chan string, 1)
-		go func() {
-			_, body, _ := zombie.request("POST", "/v1/payments", "k", orderBody)
-			first <- body
-		}()
-		zombie.await(&zombie.stderr, "at=before-ledger")
-		zombie.signal(syscall.SIGSTOP)
-		status, body := heir.payUntilSettled("k")
-		if status != 201 {
-			t.Errorf("repeat at the other instance: %d %s, want 201", status, body)
-		}
-		zombie.signal(syscall.SIGCONT)
-		if got := <-first; got != body && !strings.Contains(got, "ownership-lost") {
-			t.Errorf("the paused instance answered %s, want ownership-lost or %s", got, body)
-		}
-		heir.wantPayments(1)
-		if _, again := zombie.payUntilSettled("k"); again != body {
-			t.Errorf("repeat at the paused instance: %s, want %s", again, body)
-		}
-	})
+	t.Parallel()
+	flags := sharedFlags(t, "redis")
+	zombie := serve(t, append(flags, "--processor-latency", "2s")...)
+	heir := serve(t, flags...)
+	first := make(chan string, 1)
+	go func() {
+		_, body, _ := zombie.request("POST", "/v1/payments", "k", orderBody)
+		first <- body
+	}()
+	zombie.await(&zombie.stderr, "at=before-ledger")
+	zombie.signal(syscall.SIGSTOP)
+	status, body := heir.payUntilSettled("k")
+	if status != 201 {
+		t.Errorf("repeat at the other instance: %d %s, want 201", status, body)
+	}
+	zombie.signal(syscall.SIGCONT)
+	if got := <-first; got != body && !strings.Contains(got, "ownership-lost") {
+		t.Errorf("the paused instance answered %s, want ownership-lost or %s", got, body)
+	}
+	heir.wantPayments(1)
+	if _, again := zombie.payUntilSettled("k"); again != body {
+		t.Errorf("repeat at the paused instance: %s, want %s", again, body)
+	}
 }
 
 // A handler that still runs after the grace period keeps its lock until the session

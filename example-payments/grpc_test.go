@@ -6,11 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 )
@@ -67,37 +64,4 @@ func TestRunningCallIsFinishedBeforeTheEnd(t *testing.T) {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	p.await(&p.stderr, "at=answered")
-}
-
-// An instance is killed after it has paid. The other one looks the payment up, answers
-// like the first would have, and refuses the key over HTTP.
-func TestKilledInstanceOverGRPC(t *testing.T) {
-	t.Parallel()
-	flags := sharedFlags(t, "redis")
-	victim := serve(t, append(flags, "--processor-latency", "2s")...)
-	gone := make(chan error, 1)
-	go func() {
-		_, err := victim.call("k")
-		gone <- err
-	}()
-	victim.await(&victim.stderr, "at=after-ledger")
-	victim.kill()
-	if err := <-gone; status.Code(err) != codes.Unavailable {
-		t.Fatalf("call to the instance that was killed: %v, want UNAVAILABLE", err)
-	}
-	heir := serve(t, flags...)
-	first, err := heir.call("k")
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); first, err = heir.call("k") {
-		if c := status.Code(err); c != codes.Aborted && c != codes.Unavailable {
-			break
-		}
-	}
-	again, err2 := heir.call("k")
-	if err != nil || err2 != nil || !proto.Equal(first, again) || first.GetStatus() != "succeeded" {
-		t.Errorf("repeats: %v, %v, %v, %v, want one payment", first, err, again, err2)
-	}
-	if status, body, err := heir.request("POST", "/v1/payments", "k", orderBody); status != 422 {
-		t.Errorf("the key over HTTP: %d %s %v, want 422", status, body, err)
-	}
-	heir.wantPayments(1)
 }

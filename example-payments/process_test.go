@@ -31,6 +31,7 @@ func (s suite) Run() int {
 			_ = os.RemoveAll(dir)
 		}
 	}()
+	testserver.ParallelTests(6) // most of them wait for processes
 	return testserver.Main(s.m)
 }
 
@@ -125,7 +126,7 @@ func (p *process) lines(of *[]string) []string {
 // await returns the first line that holds text, as soon as it is written.
 func (p *process) await(of *[]string, text string) string {
 	p.t.Helper()
-	timeout, done, ended := time.After(20*time.Second), p.done, false
+	timeout, done, ended := time.After(time.Minute), p.done, false
 	for {
 		p.mu.Lock()
 		more, lines := p.more, *of
@@ -143,7 +144,7 @@ func (p *process) await(of *[]string, text string) string {
 		case <-done: // all lines have been read: look once more
 			done, ended = nil, true
 		case <-timeout:
-			p.t.Fatalf("no %q within 20 s", text)
+			p.t.Fatalf("no %q within a minute", text)
 		}
 	}
 }
@@ -214,6 +215,19 @@ func (p *process) request(method, path, key, body string) (int, string, error) {
 	}
 	b, err := io.ReadAll(res.Body)
 	return res.StatusCode, string(b), errors.Join(err, res.Body.Close())
+}
+
+// requestUntil repeats a request until it is answered with the status.
+func (p *process) requestUntil(status int, method, path, key, body string) string {
+	p.t.Helper()
+	got, answer, err := 0, "", error(nil)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		if got, answer, err = p.request(method, path, key, body); got == status {
+			return answer
+		}
+	}
+	p.t.Fatalf("%s %s: %d %s %v for a minute, want %d", method, path, got, answer, err, status)
+	return ""
 }
 
 // payUntilSettled repeats a payment until it is no longer in progress.
