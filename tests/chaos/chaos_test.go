@@ -19,16 +19,17 @@ import (
 // TestChaos runs the sample service on real servers, breaks all of them at random while
 // clients pay, and then compares what the clients were told with the ledger.
 //
-//	configuration  which servers, and which faults they get         chaos_config_test.go
-//	plan           which fault strikes what, when and for how long  chaos_plan_test.go
-//	faults         one small type each                              chaos_faults_test.go, chaos_servers_test.go
-//	load           clients that do not give up                      chaos_load_test.go
-//	verdict        what has to hold in the end                      chaos_verdict_test.go
+//	configuration  which servers, and which faults they get         config_test.go
+//	plan           which fault strikes what, when and for how long  plan_test.go
+//	faults         one small type each                              faults_test.go, servers_test.go
+//	load           clients that do not give up                      load_test.go
+//	verdict        what has to hold in the end                      verdict_test.go
 //
 // The usual test run has the small configurations. `make chaos RUN=60s RUNS=1` has all of
 // them, and prints lines "FIGURE name value". The log shows the plan of each run and its
 // seed. IDEMKEEPER_SEED makes the same plan again, but the processes keep their own pace.
 func TestChaos(t *testing.T) {
+	t.Parallel() // with the other tests, and its configurations one after the other
 	size := chaosSize(t)
 	seed := randomSeed(t)
 	total := map[string]figures{}
@@ -145,7 +146,7 @@ func chaosSize(t *testing.T) size {
 	t.Helper()
 	text := os.Getenv("IDEMKEEPER_CHAOS_RUN")
 	if text == "" {
-		return size{runs: 1, lasts: 12 * time.Second, small: true}
+		return size{runs: 1, lasts: 6 * time.Second, small: true}
 	}
 	lasts, err := time.ParseDuration(text)
 	if err != nil {
