@@ -25,15 +25,11 @@ var doubts = map[string]struct {
 	asks    int    // how often, at least
 	atMost  int
 }{
-	"503, and a person has to look":          {failing(503), leave, `"outcome-unknown"`, 2, 2},
 	"500, and a person has to look":          {failing(500), leave, `"outcome-unknown"`, 2, 2},
-	"500, and a resolver finds out":          {failing(500), resolved(1), `"pay_1"`, 1, 1},
 	"500, and a resolver finds out late":     {failing(500), resolved(3), `"pay_1"`, 3, 8},
 	"500, and the route runs again":          {failing(500), again, `"pay_1"`, 2, 2},
-	"499 of a gateway":                       {failing(499), resolved(2), `"pay_1"`, 2, 8},
 	"402 after the time is over":             {declined, leave, `"outcome-unknown"`, 1, 1},
 	"402 after the time, and a resolver":     {declined, resolved(2), `"pay_1"`, 2, 8},
-	"402 after the time, and it runs again":  {declined, again, `"pay_1"`, 2, 2},
 	"a refusal of another service, resolved": {relayed, resolved(2), `"pay_1"`, 2, 8},
 	"a refusal of another service":           {relayed, leave, `"outcome-unknown"`, 1, 1},
 	"a panic":                                {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, resolved(2), `"pay_1"`, 2, 8},

@@ -48,12 +48,12 @@ func TestDuplicatesOverBothTransportsPayOnce(t *testing.T) {
 	}
 	conn := s.ZooKeeper()
 	winners := map[kit.Transport]int{}
-	for round := range 6 {
+	for round := range 4 {
 		key := fmt.Sprintf("contested-%d", round)
 		at := func(i int) kit.Client {
 			return all[i/len(kit.Transports)%len(all)].Client(kit.Transports[i%len(kit.Transports)])
 		}
-		answers := sendAtOnce(60, func(i int) kit.Answer {
+		answers := sendAtOnce(30, func(i int) kit.Answer {
 			if late := kit.Transports[round%len(kit.Transports)]; round > 1 && at(i).Via == late {
 				waitLockTaken(s, conn, key, at(i)) // else the quicker transport wins each round
 			}
