@@ -31,7 +31,7 @@ func (s suite) Run() int {
 			_ = os.RemoveAll(dir)
 		}
 	}()
-	testserver.ParallelTests(6) // most of them wait for processes
+	testserver.ParallelTests(4) // most of them wait for processes, but each start has ten seconds
 	return testserver.Main(s.m)
 }
 
