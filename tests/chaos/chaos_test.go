@@ -29,7 +29,6 @@ import (
 // them, and prints lines "FIGURE name value". The log shows the plan of each run and its
 // seed. IDEMKEEPER_SEED makes the same plan again, but the processes keep their own pace.
 func TestChaos(t *testing.T) {
-	t.Parallel() // with the other tests, and its configurations one after the other
 	size := chaosSize(t)
 	seed := randomSeed(t)
 	total := map[string]figures{}
