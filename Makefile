@@ -172,8 +172,11 @@ format-check:
 	@unformatted="$$(gofmt -s -l .)"; if [[ -n $$unformatted ]]; then \
 		echo "gofmt -s would change:"; echo "$$unformatted"; exit 1; fi
 
+.PHONY: golangci-lint
+golangci-lint: $(GOLANGCI)
+
 .PHONY: golangci
-golangci: $(GOLANGCI)
+golangci: golangci-lint
 	$(GOLANGCI) run ./...
 	@for module in $(BESIDE); do (cd $$module && set -x && $(CURDIR)/$(GOLANGCI) run ./...) || exit; done
 
