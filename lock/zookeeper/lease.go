@@ -19,16 +19,6 @@ type Lease struct {
 
 var _ driver.Lease = (*Lease)(nil)
 
-// acquire takes the lock of a key. The caller has claimed the path of the key.
-func acquire(ctx context.Context, cl *held.Claim, m *marker) (*Lease, error) {
-	k := &lock{s: m.s, path: m.path, owner: m.owner, marks: m}
-	l, err := k.acquire(ctx, cl)
-	if err != nil {
-		return nil, err
-	}
-	return &Lease{l, m}, nil
-}
-
 // Fence implements [driver.Lease].
 func (l *Lease) Fence() driver.Fence { return l.held.Fence() }
 

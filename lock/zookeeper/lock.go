@@ -47,13 +47,18 @@ type marks interface {
 	vanished()
 }
 
-// acquire makes the lock. The caller has claimed the path of the key.
-func (k *lock) acquire(ctx context.Context, cl *held.Claim) (*held.Lease, error) {
+// acquire takes the lock of a key. The caller has claimed the path of the key.
+func acquire(ctx context.Context, cl *held.Claim, m *marker) (*Lease, error) {
+	k := &lock{s: m.s, path: m.path, owner: m.owner, marks: m}
 	_, there := k.s.made.LoadOrStore(path.Base(path.Dir(k.path)), true)
-	return cl.Acquire(ctx, held.Znode{
+	l, err := cl.Acquire(ctx, held.Znode{
 		Make:   func(a *held.Attempt) (string, int64, error) { return k.make(a, !there) },
 		Shared: true, Lazy: true, Delete: k.deletion, Vanished: k.marks.vanished,
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &Lease{l, m}, nil
 }
 
 // make makes the znode, and discards it if the marker above it cannot be read.

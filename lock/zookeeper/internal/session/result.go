@@ -11,15 +11,15 @@ import (
 type Outcome uint8
 
 const (
+	// Unknown means all or nothing. The write may even be applied later, until a
+	// barrier has been acknowledged. It is the zero value, because it claims nothing.
+	Unknown Outcome = iota
 	// Applied means that all of the write was applied and acknowledged.
-	Applied Outcome = iota
+	Applied
 	// Refused means nothing was applied. Result.Op is the first operation to fail.
 	Refused
 	// Unsent means nothing was applied. The write never left this process.
 	Unsent
-	// Unknown means all or nothing. The write may even be applied later, until a
-	// barrier has been acknowledged.
-	Unknown
 	// Ended means the session is over, and with it every ephemeral znode of the write.
 	Ended
 )
