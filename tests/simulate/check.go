@@ -167,7 +167,7 @@ func (w *world) settleKey(key int) {
 		if w.judge.answered(key, res, err) {
 			return
 		}
-		if r, ok := errors.AsType[*idem.Refusal](err); ok && r.Code == idem.CodeOutcomeUnknown && routeOf(key) == "leave" {
+		if r, ok := errors.AsType[*idem.Refusal](err); ok && r.Code == idem.CodeOutcomeUnknown && w.leftToPeople(key) {
 			if undecided := w.decide(p, key); undecided != nil {
 				err = fmt.Errorf("%w; and the decision: %w", err, undecided)
 			}
@@ -176,6 +176,14 @@ func (w *world) settleKey(key int) {
 		time.Sleep(500 * time.Millisecond)
 	}
 	w.failf("key %d is not settled long after the faults: %v; its record is %+v", key, last, w.store.Record(idOf(key)))
+}
+
+// leftToPeople reports whether only an operator settles a key in doubt. A route that runs again leaves it to
+// people after MaxRuns attempts, and a process that hangs in a call makes that many within a storm.
+func (w *world) leftToPeople(key int) bool {
+	route := routeOf(key)
+	policy := w.policy(route)
+	return route == "leave" || route == "again" && !policy.RunsAgain(w.store.Record(idOf(key)).Attempt)
 }
 
 // decide is an operator's decision.
