@@ -35,7 +35,10 @@ func TestOpenFailsInTime(t *testing.T) {
 			cfg.Servers = []string{p.Addr()}
 		}, "no answer to the connect", true},
 		{"stall in the handshake", func(t *testing.T, cfg *Config) {
-			cfg.Servers = []string{halfAnswer(t)}
+			cfg.Servers = []string{listening(t, func(c net.Conn) { // the length of an answer, and no more
+				_, _ = c.Write([]byte{0, 0, 0, 37})
+				_, _ = io.Copy(io.Discard, c)
+			})}
 		}, "no answer to the connect", true},
 		{"not a ZooKeeper", func(t *testing.T, cfg *Config) {
 			cfg.Dial = func(context.Context, string, string) (net.Conn, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -25,26 +24,6 @@ func (r *rig) wantLost(l *Lease) {
 	if left, err := l.Check(bounded(r)); !errors.Is(err, driver.ErrLeaseLost) {
 		r.Errorf("Check() = %v, %v; want %v", left, err, driver.ErrLeaseLost)
 	}
-}
-
-// halfAnswer is a server that sends the length of its answer, and no more.
-func halfAnswer(t *testing.T) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { c.Close() })
-			_, _ = c.Write([]byte{0, 0, 0, 37})
-		}
-	}()
-	return ln.Addr().String()
 }
 
 // The server ends the session while all is well with the connection.
