@@ -47,9 +47,7 @@
 //   - Execution: a whole execution of a fresh key across instances, beside the
 //     usual code written by hand.
 //
-// Curator is a Java program (see package curator). If its Debian package,
-// libcurator-recipes-java, is not installed, the report says that its comparisons
-// were left out. Curator warms up like the others, runs against the same server in
+// Curator is a Java program (see package curator). It warms up like the others, runs against the same server in
 // the same round, and measures the time itself.
 //
 // The servers are those of the tests, or the servers named in the environment (see

@@ -136,13 +136,9 @@ func stress(b *testing.B, conn *zk.Conn, root string) {
 }
 
 // startCurator starts Curator's program against the server of all others, and
-// warms it up. Where it cannot be run the case is left out, which cmd/compare
-// tells.
+// warms it up.
 func startCurator(b *testing.B, s curator.Setup) *curator.Process {
 	b.Helper()
-	if err := curator.Available(); err != nil {
-		b.Skip(err)
-	}
 	s.Servers, s.SessionTimeout = testserver.SharedZooKeeper(b), sessionTimeout
 	p, err := curator.Start(context.Background(), s)
 	if err != nil {

@@ -41,6 +41,7 @@ missing() {
 		echo libc6-dev
 	fi
 	command -v spin >/dev/null || echo spin
+	[[ -e /usr/share/java/curator-recipes.jar ]] || echo libcurator-recipes-java # a peer in make bench
 	# It steps the clocks of servers in tests.
 	compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || echo libfaketime
 	command -v curl >/dev/null || echo curl

@@ -26,9 +26,9 @@ var source []byte
 // libraries of Curator. The second keeps the logging quiet.
 var jars = []string{"/usr/share/java/curator-recipes.jar", "/usr/share/java/slf4j-nop.jar"}
 
-// Available returns nil if Curator can run here. Otherwise the error says what to
+// available returns nil if Curator can run here. Otherwise the error says what to
 // install.
-func Available() error {
+func available() error {
 	if _, err := exec.LookPath("java"); err != nil {
 		return errors.New("there is no java: install default-jre-headless and libcurator-recipes-java")
 	}
@@ -61,7 +61,7 @@ type Process struct {
 // Start starts the program, which ends with ctx at the latest. The caller calls
 // Close.
 func Start(ctx context.Context, s Setup) (*Process, error) {
-	if err := Available(); err != nil {
+	if err := available(); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "idemkeeper-curator-")

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-
-	"github.com/idemkeeper/idemkeeper/bench/curator"
 )
 
 // comparison is one figure that has a goal:
@@ -28,10 +26,6 @@ type comparison struct {
 	// third of the rounds with its lowest figures counts for the value. It is for
 	// differences of microseconds, because a disturbed machine doubles them.
 	calm string
-
-	// available, if not nil, returns an error if the peer cannot run on this
-	// machine. The error says what to install, and the comparison is left out.
-	available func() error
 }
 
 type bound int
@@ -61,8 +55,8 @@ var comparisons = []comparison{
 	{name: "zookeeper-lock-64-time-vs-go-zookeeper", unit: "sec/op", kase: "Lock/idemkeeper/callers=64", peer: "Lock/go-zookeeper/callers=64", goal: 1},
 
 	// The peer's time divided by ours is our rate divided by the peer's.
-	{name: "zookeeper-lock-64-rate-vs-curator", unit: "sec/op", kase: "Lock/curator/callers=64", peer: "Lock/idemkeeper/callers=64", bound: atLeast, goal: 12, available: curator.Available},
-	{name: "zookeeper-mutex-64-rate-vs-curator", unit: "sec/op", kase: "Mutex/curator/waiters=64", peer: "Mutex/idemkeeper/waiters=64", bound: atLeast, goal: 2, available: curator.Available},
+	{name: "zookeeper-lock-64-rate-vs-curator", unit: "sec/op", kase: "Lock/curator/callers=64", peer: "Lock/idemkeeper/callers=64", bound: atLeast, goal: 12},
+	{name: "zookeeper-mutex-64-rate-vs-curator", unit: "sec/op", kase: "Mutex/curator/waiters=64", peer: "Mutex/idemkeeper/waiters=64", bound: atLeast, goal: 2},
 	{name: "zookeeper-mutex-64-rate-vs-go-zookeeper", unit: "sec/op", kase: "Mutex/go-zookeeper/waiters=64", peer: "Mutex/idemkeeper/waiters=64", bound: atLeast, goal: 1},
 
 	// A hand-over costs one delete, one notification and one read for any number
@@ -86,14 +80,6 @@ func (c comparison) missing(s samples) (names []string) {
 		}
 	}
 	return names
-}
-
-// runnable returns an error if the peer cannot run on this machine.
-func (c comparison) runnable() error {
-	if c.available == nil {
-		return nil
-	}
-	return c.available()
 }
 
 // typical is the value of the comparison, from the medians of the rounds that
