@@ -34,14 +34,18 @@ type Bulk struct {
 
 // NewBulk returns a Bulk over client.
 func NewBulk(client goredis.UniversalClient) *Bulk {
-	pool := maxBulkCalls
+	return &Bulk{client: client, least: maxBulkBytes / max(1, min(maxBulkCalls, poolOf(client)/2)), gates: make(map[string]*gate)}
+}
+
+// poolOf is the number of connections that client may have to one server.
+func poolOf(client goredis.UniversalClient) int {
 	switch c := client.(type) {
 	case *goredis.Client:
-		pool = c.Options().PoolSize
+		return c.Options().PoolSize
 	case *goredis.ClusterClient:
-		pool = c.Options().PoolSize
+		return c.Options().PoolSize
 	}
-	return &Bulk{client: client, least: maxBulkBytes / max(1, min(maxBulkCalls, pool/2)), gates: make(map[string]*gate)}
+	return maxBulkCalls
 }
 
 // Write sends a command of size bytes and waits for its answer, which the command has. server names the

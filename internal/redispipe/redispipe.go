@@ -1,9 +1,15 @@
-// Package redispipe lets calls to Redis that wait at the same moment share a pipeline.
+// Package redispipe lets calls to Redis share pipelines, so that a busy service sends few large packets
+// and no call waits for the round trip of another one.
 //
-// A call that finds the [Lane] free goes to Redis at once, alone, over the client and with
-// its own context. A call that finds the lane busy waits in a list. When the lane is free
-// again, all calls in the list go to Redis together, in one pipeline. A busy service
-// therefore sends few large packets, and an idle one never waits.
+// A call that finds the [Lane] idle goes to Redis at once, alone, over the client and with its own context.
+// What a call does that finds others under way depends on the distance of the server:
+//
+//   - Near, with round trips below [far]: it waits in a list until the pipeline under way has its answer. Then all
+//     calls in the list go together. A loaded processor makes pipelines longer than the pause between two of
+//     them would be, so pipelines that start earlier would only be shorter.
+//   - Far: it goes at once, together with those in the list, on a connection of its own. The lane limits how
+//     often that happens (one pipeline each [interval], and [burst] of them at once) and how many
+//     pipelines are under way. Beyond the limits it waits in the list for the end of any pipeline.
 //
 // # What a caller can rely on
 //
@@ -19,8 +25,10 @@
 //     connection breaks, and it gives up at the latest deadline of all calls in it. The
 //     same holds for a single command whose reply was lost, so every call that goes
 //     through a Lane must be safe to repeat and to arrive late.
-//   - A call waits for the pipeline before it for [patience] at most. If that has no answer
-//     by then, the calls that wait use another connection.
+//   - Calls under way at the same moment may be applied in any order. A call that has its answer was applied
+//     before every later call of the same caller.
+//   - A call waits in the list for [patience] at most. If no pipeline has ended by then, the list goes on another
+//     connection.
 //
 // Large values belong into a [Bulk], because the other calls of the pipeline would wait for them. A pipeline is
 // bounded in bytes, too. A WAIT does not belong here, because it concerns the last write of one connection.
@@ -37,13 +45,15 @@ import (
 )
 
 const (
-	// patience is how long one pipeline can keep the others from starting.
+	// patience is how long the calls in the list wait if no pipeline ends.
 	patience = 20 * time.Millisecond
 	// most is the number of calls in one pipeline. Redis answers a pipeline as a whole, so
 	// a longer one delays its first call.
 	most = 128
 	// maxBytes is what one pipeline carries, unless its first call alone is larger.
 	maxBytes = 256 << 10
+	// maxUnderWay is the number of pipelines under way, if the client has connections for them.
+	maxUnderWay = 32
 )
 
 // Lane sends calls to one server or to one slot of a cluster. Calls that share a pipeline
@@ -51,12 +61,16 @@ const (
 // concurrent use. Make it with [New].
 type Lane struct {
 	client goredis.UniversalClient
+	limit  int // pipelines under way
 
-	mu      sync.Mutex
-	busy    bool        // a pipeline or a single call is under way
-	turn    uint64      // counts the uses of the lane
-	overdue *time.Timer // gives the lane to the calls that wait; nil if no call waits
-	waiting []*call
+	mu       sync.Mutex
+	pace     pace
+	era      uint64      // counts the times that patience was over
+	underWay int         // pipelines of this era
+	hung     int         // pipelines of earlier eras
+	waiting  []*call     // the list
+	turn     uint64      // counts the pipelines that have left the list
+	overdue  *time.Timer // ends the era unless a pipeline leaves the list; nil if the list is empty
 }
 
 // call is one caller's commands.
@@ -68,8 +82,17 @@ type call struct {
 	err  error         // set before done is closed: the commands were not sent
 }
 
-// New returns a lane over client.
-func New(client goredis.UniversalClient) *Lane { return &Lane{client: client} }
+// pipeline is under way, with one call or more.
+type pipeline struct {
+	era   uint64
+	start time.Time
+}
+
+// New returns a lane over client. It uses at most a quarter of the client's connections, because a store and a
+// lock on one client have a lane each, and large calls take up to half.
+func New(client goredis.UniversalClient) *Lane {
+	return &Lane{client: client, limit: max(1, min(maxUnderWay, poolOf(client)/4))}
+}
 
 // Do sends commands and waits for their answers. The commands of one call stay together
 // and in order. Each has its own answer and error. Do returns an error if ctx ends before
@@ -79,10 +102,9 @@ func (l *Lane) Do(ctx context.Context, cmds ...goredis.Cmder) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	turn, c := l.enter(ctx, cmds)
+	p, c := l.enter(ctx, cmds)
 	if c == nil {
-		defer l.next(turn)
-		l.send(ctx, cmds)
+		l.end(p, l.send(ctx, cmds))
 		return nil
 	}
 	select {
@@ -93,42 +115,80 @@ func (l *Lane) Do(ctx context.Context, cmds ...goredis.Cmder) error {
 	}
 }
 
-// enter takes the lane and returns its turn, or puts a call in the list.
-func (l *Lane) enter(ctx context.Context, cmds []goredis.Cmder) (turn uint64, c *call) {
+// enter starts a pipeline of one call, or puts the call into the list. A call that may start takes
+// those in the list with it.
+func (l *Lane) enter(ctx context.Context, cmds []goredis.Cmder) (p pipeline, c *call) {
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.busy {
-		l.busy = true
-		return l.turn, nil
+	free := l.underWay == 0 || l.underWay+l.hung < l.limit && l.pace.another(now)
+	if free && len(l.waiting) == 0 {
+		l.underWay++
+		return pipeline{l.era, now}, nil
 	}
 	c = &call{ctx: ctx, cmds: cmds, size: sizeOf(cmds), done: make(chan struct{})}
 	l.waiting = append(l.waiting, c)
+	if free {
+		l.startNext(now)
+	}
 	l.limitWait()
-	return l.turn, c
+	return p, c
 }
 
-// next gives the lane to the calls that wait, once for each turn: when the use of the lane
-// ends, or before that if the calls have waited for patience.
-func (l *Lane) next(turn uint64) {
+// end notes the end of a pipeline. The calls in the list take its place. A pipeline that was given up has none.
+func (l *Lane) end(p pipeline, answered bool) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if answered {
+		l.pace.took(now, now.Sub(p.start))
+	}
+	if p.era != l.era {
+		l.hung--
+		return
+	}
+	l.underWay--
+	if l.underWay == 0 || l.pace.far() {
+		l.startNext(now)
+	}
+}
+
+// startNext sends the calls in the list, or as many as fit into one pipeline. The caller holds mu.
+func (l *Lane) startNext(now time.Time) {
+	n := l.fits()
+	if n == 0 {
+		return
+	}
+	batch := l.waiting[:n:n]
+	l.waiting = l.waiting[n:]
+	l.turn++
+	l.underWay++
+	go l.sendTogether(batch, pipeline{l.era, now})
+	if l.overdue != nil {
+		l.overdue.Stop()
+		l.overdue = nil
+	}
+	l.limitWait()
+}
+
+// limitWait starts the timer of the list. The caller holds mu.
+func (l *Lane) limitWait() {
+	if turn := l.turn; len(l.waiting) > 0 && l.overdue == nil {
+		l.overdue = time.AfterFunc(patience, func() { l.giveUp(turn) })
+	}
+}
+
+// giveUp takes the pipelines under way for hung, and sends the calls in the list.
+func (l *Lane) giveUp(turn uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if turn != l.turn {
 		return
 	}
-	l.turn++
-	if l.overdue != nil {
-		l.overdue.Stop()
-		l.overdue = nil
-	}
-	n := l.fits()
-	if n == 0 {
-		l.busy = false
-		return
-	}
-	batch := l.waiting[:n:n]
-	l.waiting = l.waiting[n:]
-	l.limitWait()
-	go l.sendTogether(batch, l.turn)
+	l.era++
+	l.hung += l.underWay
+	l.underWay = 0
+	l.startNext(time.Now())
 }
 
 // fits is how many of the calls that wait go into the next pipeline. The caller holds mu.
@@ -158,19 +218,12 @@ func sizeOf(cmds []goredis.Cmder) (n int) {
 	return n
 }
 
-// limitWait starts the timer of this turn if calls wait for its end. The caller holds mu.
-// A call that has the lane for itself needs no timer.
-func (l *Lane) limitWait() {
-	if turn := l.turn; len(l.waiting) > 0 && l.overdue == nil {
-		l.overdue = time.AfterFunc(patience, func() { l.next(turn) })
-	}
-}
-
 // sendTogether sends several calls in one pipeline. It leaves out those whose callers
 // have given up. The pipeline's context belongs to no caller. It ends at the latest
 // deadline of all.
-func (l *Lane) sendTogether(batch []*call, turn uint64) {
-	defer l.next(turn)
+func (l *Lane) sendTogether(batch []*call, p pipeline) {
+	answered := false
+	defer func() { l.end(p, answered) }()
 	cmds, latest, endless := make([]goredis.Cmder, 0, 2*len(batch)), time.Time{}, false
 	for _, c := range batch {
 		if c.err = context.Cause(c.ctx); c.err != nil {
@@ -194,13 +247,14 @@ func (l *Lane) sendTogether(batch []*call, turn uint64) {
 			close(c.done)
 		}
 	}()
-	l.send(ctx, cmds)
+	answered = l.send(ctx, cmds)
 }
 
-// send sends commands in one round trip. Each command has its error.
-func (l *Lane) send(ctx context.Context, cmds []goredis.Cmder) {
+// send sends commands in one round trip. Each command has its error. It reports whether the server answered.
+func (l *Lane) send(ctx context.Context, cmds []goredis.Cmder) (answered bool) {
 	switch len(cmds) {
 	case 0:
+		return false
 	case 1:
 		redisserver.Process(ctx, l.client, cmds[0])
 	default:
@@ -208,4 +262,6 @@ func (l *Lane) send(ctx context.Context, cmds []goredis.Cmder) {
 		_ = pipe.BatchProcess(ctx, cmds...)
 		redisserver.Exec(ctx, pipe)
 	}
+	err := cmds[0].Err()
+	return err == nil || redisserver.Answered(err)
 }
