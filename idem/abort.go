@@ -54,28 +54,33 @@ func (m *lockMode) undo(ctx context.Context, r *request, lease *held, req driver
 		if errors.Is(cause, driver.ErrNoWrites) && m.leftNoTrace(stop, r, req) {
 			return
 		}
-		held, giveBack := true, time.Now().Add(m.cfg.settleTimeout)
-		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
-		for {
-			err := m.abort(stop, r, lease, held, req)
-			if err == nil {
-				m.observe(ctx, r, telemetry.Event{Type: telemetry.EventBeginAborted})
-				return
-			}
-			next := pause.next()
-			if held {
-				next = min(next, max(0, time.Until(giveBack)))
-			}
-			if unreadable(err) || !sleep(stop, next) {
-				m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err})
-				return
-			}
-			if held && time.Until(giveBack) <= 0 {
-				held, pause = false, backoff{first: time.Second, most: 10 * time.Second}
-				lease.ReleaseInBackground()
-			}
-		}
+		m.undoUnder(stop, r, lease, req)
 	}, func(err error) { m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
+}
+
+// undoUnder undoes a Begin, until ctx ends. It gives the lock back when the settle time-out is over.
+func (m *lockMode) undoUnder(ctx context.Context, r *request, lease *held, req driver.BeginRequest) {
+	held, giveBack := true, time.Now().Add(m.cfg.settleTimeout)
+	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+	for {
+		err := m.abort(ctx, r, lease, held, req)
+		if err == nil {
+			m.observe(ctx, r, telemetry.Event{Type: telemetry.EventBeginAborted})
+			return
+		}
+		next := pause.next()
+		if held {
+			next = min(next, max(0, time.Until(giveBack)))
+		}
+		if unreadable(err) || !sleep(ctx, next) {
+			m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err})
+			return
+		}
+		if held && time.Until(giveBack) <= 0 {
+			held, pause = false, backoff{first: time.Second, most: 10 * time.Second}
+			lease.ReleaseInBackground()
+		}
+	}
 }
 
 // leftNoTrace reports whether there is nothing to undo. The store has said that it takes no

@@ -97,6 +97,11 @@ func (c *core) read(ctx context.Context, r *request) (rec driver.Record, err err
 		rec, err = c.store.Get(ctx, r.id)
 		return err
 	})
+	return rec, c.hasRead(ctx, r, &rec, err)
+}
+
+// hasRead reports what could not be read. It returns err as a refusal.
+func (c *core) hasRead(ctx context.Context, r *request, rec *driver.Record, err error) error {
 	switch {
 	case unreadable(err):
 		c.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnreadable, Err: err})
@@ -104,9 +109,15 @@ func (c *core) read(ctx context.Context, r *request) (rec driver.Record, err err
 		c.observe(ctx, r, telemetry.Event{Type: telemetry.EventUnreadable, Attempt: rec.Attempt, State: rec.State, Err: rec.ResponseErr})
 	}
 	if err != nil {
-		return rec, storeRefusal(err)
+		return storeRefusal(err)
 	}
-	return rec, nil
+	return nil
+}
+
+// look is step 3 of a mode that only reads.
+func (c *core) look(ctx context.Context, r *request) (l looked, err error) {
+	l.record, err = c.read(ctx, r)
+	return l, err
 }
 
 // fromRecord answers a request from its record alone, if that is possible.
@@ -256,10 +267,13 @@ func (c *core) callDomainRetired(ctx context.Context, domain string) (retired bo
 // settleRate is how many bytes of a response a settlement carries in a second at least.
 const settleRate = 256 << 10
 
+// settleCall is a call of the store that settles.
+type settleCall func(context.Context, driver.KeyID, driver.Settlement) (driver.SettleResult, error)
+
 // callSettle calls the store. If the store cannot hold the response, callSettle settles without
 // it, because the outcome stands. A large response takes longer on a slow link, so its call gets more than
 // the usual time if the caller has as much left. Otherwise it could never be stored.
-func (c *core) callSettle(ctx context.Context, r *request, s *driver.Settlement, left time.Duration) (res driver.SettleResult, err error) {
+func (c *core) callSettle(ctx context.Context, r *request, s *driver.Settlement, left time.Duration, settle settleCall) (res driver.SettleResult, err error) {
 	defer recovered("Settle", &err)
 	timeout := c.cfg.storeTimeout
 	if s.Response != nil {
@@ -267,10 +281,10 @@ func (c *core) callSettle(ctx context.Context, r *request, s *driver.Settlement,
 	}
 	call, cancel := context.WithTimeout(ctx, min(timeout, max(left, c.cfg.storeTimeout)))
 	defer cancel()
-	res, err = c.store.Settle(call, r.id, *s)
+	res, err = settle(call, r.id, *s)
 	if errors.Is(err, driver.ErrResponseInvalid) && s.Response != nil && !s.Response.Omitted {
 		s.Response = &driver.Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
-		return c.callSettle(ctx, r, s, left)
+		return c.callSettle(ctx, r, s, left, settle)
 	}
 	return res, err
 }

@@ -13,8 +13,8 @@ import (
 //
 // [Engine.Do] has the steps of the protocol in their order. Steps 1 to 3 are the same in every
 // mode: admit in this file, waitForFirst in first.go, read and judge in core.go. Steps 4 to 8
-// belong to the mode. An engine from [New] has that of lockmode.go, one from [NewJoined] that of
-// joined.go.
+// belong to the mode. An engine from [New] has that of lockmode.go, or of combined.go if lock and store are in one
+// place. One from [NewJoined] has that of joined.go.
 type Engine struct {
 	*core
 	mode mode
@@ -23,9 +23,11 @@ type Engine struct {
 // mode is how an engine takes a key, runs the handler and stores the outcome. The modes know the
 // core and not the engine.
 type mode interface {
+	// look is step 3. The error is a refusal, or errAgain.
+	look(ctx context.Context, r *request) (looked, error)
 	// attempt takes steps 4 to 8 for a request that its record does not answer. The error errAgain
 	// starts the request over at step 2.
-	attempt(ctx context.Context, r *request, rec driver.Record, h Handler) (*Result, error)
+	attempt(ctx context.Context, r *request, l looked, h Handler) (*Result, error)
 	// unread answers a request whose record could not be read, because of err. rec is what of it is known.
 	unread(ctx context.Context, r *request, rec driver.Record, h Handler, err error) (*Result, error)
 	// claim takes a key whose open attempt is to be settled without a request.
@@ -38,6 +40,14 @@ type mode interface {
 	inspector() driver.LockInspector
 	// ping returns nil if the mode would take a key, as far as the store does not say so.
 	ping(ctx context.Context) error
+}
+
+// looked is what step 3 has found.
+type looked struct {
+	record driver.Record
+	locked bool   // another owner had the lock
+	begun  *begun // an attempt that has begun in the same trip, under lease
+	lease  *held
 }
 
 // New returns an engine on a locker and a store. Both have to be shared with other processes, or
@@ -60,7 +70,11 @@ func New(locker driver.Locker, store driver.Store, opts ...Option) (*Engine, err
 	if locker.Visibility() == driver.VisibilityShared && store.Visibility() == driver.VisibilityProcess && !c.cfg.singleInstance {
 		return nil, errors.New("idem: other instances share the lock and cannot see the records of this token store, so each of them would run a key again; share the store, or say WithSingleInstance")
 	}
-	return newEngine(c, newLockMode(c, locker)), nil
+	m := newLockMode(c, locker)
+	if combined, ok := newCombinedMode(m); ok {
+		return newEngine(c, combined), nil
+	}
+	return newEngine(c, m), nil
 }
 
 func newEngine(c *core, m mode) *Engine {
@@ -93,6 +107,7 @@ type request struct {
 	first       *first    // set while duplicates in this process wait for this request
 	reading     bool      // among the readers of its key
 	ended       uint32    // what place.ended was before the record was read
+	onlyReads   bool      // step 3 only reads in every mode
 	open        bool      // an attempt of the key was seen to run or to be in doubt
 	counted     bool      // among the open executions of its scope
 	retries     int       // how often the handler may still run again after a conflict
@@ -144,27 +159,33 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 			return res, err
 		}
 		// Step 3: read the record. It may answer the request.
-		rec, err := e.read(ctx, r)
-		if err != nil {
-			return e.mode.unread(ctx, r, rec, h, err)
-		}
-		if res, err := e.fromRecord(ctx, r, &rec); res != nil || err != nil {
-			e.endFirst(r, res)
-			return res, err
-		}
-		// We have seen an attempt run. It is over only if the record says so.
-		r.open = rec.State.Open() || r.open && rec.State != driver.StateReleased
-		if e.work.closing.Err() != nil { // the request may have waited until now
-			return nil, refuse(CodeUnavailable, errClosed)
-		}
-		if !e.becomeFirst(r) {
+		l, err := e.mode.look(ctx, r)
+		if errors.Is(err, errAgain) {
 			continue
 		}
-		if err := e.limit.enter(r); err != nil {
-			return nil, err
+		if err != nil {
+			return e.mode.unread(ctx, r, l.record, h, err)
 		}
+		if l.begun == nil {
+			if res, err := e.fromRecord(ctx, r, &l.record); res != nil || err != nil {
+				e.endFirst(r, res)
+				return res, err
+			}
+			// We have seen an attempt run. It is over only if the record says so.
+			r.open = l.record.State.Open() || r.open && l.record.State != driver.StateReleased
+			if e.work.closing.Err() != nil { // the request may have waited until now
+				return nil, refuse(CodeUnavailable, errClosed)
+			}
+			if !e.becomeFirst(r) {
+				continue
+			}
+			if err := e.limit.enter(r); err != nil {
+				return nil, err
+			}
+		}
+		e.endLook(r)
 		// Steps 4 to 8: take the key, run the handler, settle the attempt.
-		if res, err := e.mode.attempt(ctx, r, rec, h); !errors.Is(err, errAgain) {
+		if res, err := e.mode.attempt(ctx, r, l, h); !errors.Is(err, errAgain) {
 			return res, err
 		}
 	}

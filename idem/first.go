@@ -52,9 +52,48 @@ func (f *firsts) stopReading(r *request) (old bool) {
 // first is a request on its way through the protocol. Duplicates wait for it or are refused.
 type first struct {
 	request *request
-	begun   atomic.Bool   // the store acknowledged Begin, so the record is bound to the request
-	done    chan struct{} // closed when the request has ended
-	result  *Result       // set before done is closed; nil: the duplicate reads the record
+	looking atomic.Pointer[look] // set while the request looks at the record, and may be answered by it
+	begun   atomic.Bool          // the store acknowledged Begin, so the record is bound to the request
+	done    chan struct{}        // closed when the request has ended
+	result  *Result              // set before done is closed; nil: the duplicate reads the record
+}
+
+// look is a look at the record that may begin an attempt at the same time.
+type look struct{ over chan struct{} }
+
+// startLook lets the duplicates of r wait for its look at the record, whatever their policy says of waiting. Without it
+// duplicates of a completed request would be refused while one of them looks.
+func (c *core) startLook(r *request) {
+	if r.first != nil {
+		r.first.looking.Store(&look{make(chan struct{})})
+	}
+}
+
+// endLook says that the record does not answer the request. Its duplicates wait for its outcome, or are refused. The
+// look of a request that is answered ends with the request.
+func (c *core) endLook(r *request) {
+	if r.first == nil {
+		return
+	}
+	if l := r.first.looking.Swap(nil); l != nil {
+		close(l.over)
+	}
+}
+
+// waitForLook waits until f has looked at the record. It returns the result of f if the record has answered it. The
+// error is a refusal.
+func (c *core) waitForLook(ctx context.Context, r *request, f *first, l *look) (*Result, error) {
+	select {
+	case <-l.over:
+		return nil, nil
+	case <-f.done:
+		r.onlyReads = true // if there is no result, the duplicates look at the same time, not one after the other
+		return f.result, nil
+	case <-ctx.Done():
+		return nil, refuse(CodeUnavailable, ctx.Err())
+	case <-c.work.closing.Done():
+		return nil, refuse(CodeUnavailable, errClosed)
+	}
 }
 
 // differs reports whether r is another request than the first one.
@@ -76,6 +115,12 @@ func (c *core) waitForFirst(ctx context.Context, r *request) (*Result, error) {
 			return nil, nil
 		case differs:
 			return r.judge(&driver.Record{State: driver.StatePending, Kind: f.request.Policy.kind(), Fingerprint: f.request.fingerprint})
+		}
+		if l := f.looking.Load(); l != nil {
+			if res, err := c.waitForLook(ctx, r, f, l); res != nil || err != nil {
+				return res, err
+			}
+			continue
 		}
 		left := time.Until(r.giveUp)
 		if left <= 0 {

@@ -11,8 +11,17 @@ import (
 type held struct {
 	driver.Lease
 	mode       *lockMode
-	nonce      driver.Nonce // under which it was taken, and of the attempt that begins under it
-	handedOver bool         // whoever sets it has released the lock, or will; letGo leaves it alone then
+	nonce      driver.Nonce        // under which it was taken, and of the attempt that begins under it
+	offered    driver.OfferedLease // the same lease if the store can give it back, or nil
+	handedOver bool                // whoever sets it has released the lock, or will; letGo leaves it alone then
+}
+
+// settle settles the attempt under the lease. In combined mode that gives the lock back too.
+func (l *held) settle(ctx context.Context, id driver.KeyID, s driver.Settlement) (driver.SettleResult, error) {
+	if l.offered == nil {
+		return l.mode.store.Settle(ctx, id, s)
+	}
+	return l.settleUnlock(ctx, id, s)
 }
 
 // letGo releases the lock in the background, unless another step does or has.

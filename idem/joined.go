@@ -67,7 +67,7 @@ var (
 )
 
 // attempt has the steps 4 to 8.
-func (m *joinedMode) attempt(ctx context.Context, r *request, rec driver.Record, h Handler) (*Result, error) {
+func (m *joinedMode) attempt(ctx context.Context, r *request, l looked, h Handler) (*Result, error) {
 	// From here on the request goes to its end even if the caller leaves.
 	detached := context.WithoutCancel(ctx)
 	// Step 4: bind the key to the request, if other systems will see its attempts.
@@ -82,7 +82,7 @@ func (m *joinedMode) attempt(ctx context.Context, r *request, rec driver.Record,
 		return err
 	})
 	if errors.Is(err, driver.ErrLocked) {
-		return m.elsewhere(ctx, r, rec, m.wait)
+		return m.elsewhere(ctx, r, l.record, m.wait)
 	}
 	if run == nil {
 		m.endFirst(r, res)
@@ -335,7 +335,7 @@ func (m *joinedMode) settleAlone(ctx context.Context, run *joinedRun) (driver.Se
 	giveUp := time.Now().Add(m.cfg.settleTimeout)
 	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 	for {
-		res, err := m.callSettle(ctx, run.request, &run.settlement, time.Until(giveUp))
+		res, err := m.callSettle(ctx, run.request, &run.settlement, time.Until(giveUp), m.store.Settle)
 		if err == nil || unreadable(err) {
 			return res, err
 		}

@@ -41,7 +41,7 @@ func (m *joinedMode) escapedInBackground(ctx context.Context, run *joinedRun) {
 		defer tx.Release(ctx)
 		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
 		for {
-			res, err := m.callSettle(stop, run.request, &run.settlement, patient)
+			res, err := m.callSettle(stop, run.request, &run.settlement, patient, m.store.Settle)
 			switch {
 			case err == nil:
 				m.ended(ctx, run.run, telemetry.EventUnknown, res.Record.State, nil)

@@ -44,6 +44,16 @@ func (l *openLimit) enter(r *request) error {
 	return nil
 }
 
+// full reports whether enter would refuse a request now.
+func (l *openLimit) full(r *request) bool {
+	if l.most == 0 || r.counted {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open[r.Scope] >= l.most
+}
+
 // leave undoes enter. It does nothing for a request that is not counted.
 func (l *openLimit) leave(r *request) {
 	if r.counted {

@@ -42,7 +42,8 @@ func newLockMode(c *core, l driver.Locker) *lockMode {
 }
 
 // attempt has the steps 4 to 8.
-func (m *lockMode) attempt(ctx context.Context, r *request, rec driver.Record, h Handler) (*Result, error) {
+func (m *lockMode) attempt(ctx context.Context, r *request, l looked, h Handler) (*Result, error) {
+	rec := l.record
 	// From here on the request goes to its end even if the caller leaves.
 	detached := context.WithoutCancel(ctx)
 	// Step 4: take the lock, unless the store would not take the attempt.
@@ -76,11 +77,16 @@ func (m *lockMode) attempt(ctx context.Context, r *request, rec driver.Record, h
 		m.endFirst(r, res)
 		return res, nil
 	}
+	return m.carryOut(detached, r, lease, b, h)
+}
+
+// carryOut has the steps 6 to 8, for an attempt that has begun.
+func (m *lockMode) carryOut(ctx context.Context, r *request, lease *held, b *begun, h Handler) (*Result, error) {
 	defer m.work.endHandler() // begin has counted it
 	// Step 6: run the handler.
 	run := &lockRun{run: newRun(r, *b), lease: lease}
-	m.execute(detached, run.run, lease, h, func() {
-		_, _ = m.finish(detached, run, outcomeInDoubt, nil, errPanic)
+	m.execute(ctx, run.run, lease, h, func() {
+		_, _ = m.finish(ctx, run, outcomeInDoubt, nil, errPanic)
 	})
 	// Steps 7 and 8: settle the attempt, answer, release the lock.
 	o := run.outcome()
@@ -88,9 +94,9 @@ func (m *lockMode) attempt(ctx context.Context, r *request, rec driver.Record, h
 		o = outcomeInDoubt
 	}
 	if run.err != nil {
-		return m.finish(detached, run, o, nil, run.err)
+		return m.finish(ctx, run, o, nil, run.err)
 	}
-	return m.finish(detached, run, o, (*driver.Response)(&run.response), nil)
+	return m.finish(ctx, run, o, (*driver.Response)(&run.response), nil)
 }
 
 // lock is step 4.
@@ -278,7 +284,7 @@ func (m *lockMode) settle(ctx context.Context, run *lockRun) (res driver.SettleR
 func (m *lockMode) settleOnce(ctx context.Context, run *lockRun, left time.Duration) (driver.SettleResult, error) {
 	s := &run.settlement
 	s.LeaseTrusted = !run.lost()
-	res, err := m.callSettle(ctx, run.request, s, left)
+	res, err := m.callSettle(ctx, run.request, s, left, run.lease.settle)
 	rec := &res.Record
 	if res.Repaired {
 		m.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventRepaired, Attempt: s.Attempt, State: rec.State})

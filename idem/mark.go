@@ -139,7 +139,7 @@ func (m *lockMode) restoreMarked(ctx context.Context, r *request, lease *held, m
 	if marker.State == driver.StateCompleted {
 		s.Response = &driver.Response{Omitted: true}
 	}
-	res, err := m.callSettle(ctx, r, &s, m.cfg.settleTimeout)
+	res, err := m.callSettle(ctx, r, &s, m.cfg.settleTimeout, m.store.Settle)
 	if err != nil {
 		return res.Record, storeRefusal(err)
 	}

@@ -115,7 +115,7 @@ func (c *core) settleAs(ctx context.Context, r *request, by owner, rec *driver.R
 	if err := by.Err(); err != nil {
 		return driver.SettleResult{Record: *rec}, refuse(CodeOwnershipLost, err)
 	}
-	res, err := c.callSettle(ctx, r, &s, c.cfg.settleTimeout)
+	res, err := c.callSettle(ctx, r, &s, c.cfg.settleTimeout, c.store.Settle)
 	if err != nil {
 		return res, storeRefusal(err)
 	}

@@ -18,7 +18,13 @@ import (
 
 // Load returns the script that consists of the named files, one after the other. It
 // panics if a file is missing, so call it for package variables.
-func Load(files fs.FS, names ...string) *goredis.Script {
+func Load(files fs.FS, names ...string) *goredis.Script { return New(Text(files, names...)) }
+
+// New returns the script that consists of texts, one after the other.
+func New(texts ...string) *goredis.Script { return goredis.NewScript(strings.Join(texts, "")) }
+
+// Text returns the text of the named files, one after the other. It panics if a file is missing.
+func Text(files fs.FS, names ...string) string {
 	var text strings.Builder
 	for _, name := range names {
 		data, err := fs.ReadFile(files, name)
@@ -27,7 +33,7 @@ func Load(files fs.FS, names ...string) *goredis.Script {
 		}
 		text.Write(data)
 	}
-	return goredis.NewScript(text.String())
+	return text.String()
 }
 
 // Call is one run of a script. Do not change its texts before it has its answer.

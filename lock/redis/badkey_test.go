@@ -14,8 +14,8 @@ import (
 // every script of that key with an error.
 func spoil(t *testing.T, r *testserver.Redis, l *Locker, id driver.KeyID) {
 	t.Helper()
-	do(t, r, "DEL", l.keeper.keys.lock(id))
-	do(t, r, "RPUSH", l.keeper.keys.lock(id), "not a lock")
+	do(t, r, "DEL", l.keeper.keys.Lock(id))
+	do(t, r, "RPUSH", l.keeper.keys.Lock(id), "not a lock")
 }
 
 // An answer that is about one key says nothing of the others: while that key
@@ -37,7 +37,7 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 			return driver.ErrUnavailable // it has no result, and may end the lease
 		},
 		"a release of it": func() error {
-			_, err := l.keeper.remove(t.Context(), ruined.id, ruined.owner)
+			_, err := l.keeper.remove(t.Context(), ruined.id, ruined.lock.Owner)
 			return unavailable("release", err)
 		},
 	} {
@@ -55,7 +55,7 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 			}
 		}
 	}
-	do(t, r, "DEL", l.keeper.keys.lock(bad.KeyID), l.keeper.keys.lock(ruined.id))
+	do(t, r, "DEL", l.keeper.keys.Lock(bad.KeyID), l.keeper.keys.Lock(ruined.id))
 	release(t, take(t, l, again(bad)))
 }
 

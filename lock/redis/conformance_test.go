@@ -25,7 +25,7 @@ func conforms(t *testing.T, addrs ...string) {
 		New:    start,
 		Second: func(t *testing.T, _ driver.Locker) driver.Locker { return start(t) },
 		Lose: func(t *testing.T, l driver.Locker, id driver.KeyID, lease driver.Lease) {
-			if n, err := raw.Del(t.Context(), l.(*Locker).keeper.keys.lock(id)).Result(); n != 1 || err != nil {
+			if n, err := raw.Del(t.Context(), l.(*Locker).keeper.keys.Lock(id)).Result(); n != 1 || err != nil {
 				t.Fatalf("DEL of the lock = %d, %v, want 1", n, err)
 			}
 			_, _ = lease.Check(t.Context()) // notices; TestFlush has the heartbeat do it

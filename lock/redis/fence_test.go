@@ -15,7 +15,7 @@ import (
 // fencesOf is what is kept of the shard that a key belongs to.
 func fencesOf(t *testing.T, l *Locker, id driver.KeyID) (domain string, last uint64) {
 	t.Helper()
-	v, err := l.keeper.client.HMGet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(id)), "domain", "last").Result()
+	v, err := l.keeper.client.HMGet(t.Context(), l.keeper.keys.Fences(redisserver.ShardOf(id)), "domain", "last").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestFenceGrowsWhenTheClockIsBehind(t *testing.T) {
 	first := take(t, l, req)
 	release(t, first)
 	ahead := uint64(time.Now().Add(24 * time.Hour).UnixMicro())
-	l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "last", ahead)
+	l.keeper.client.HSet(t.Context(), l.keeper.keys.Fences(redisserver.ShardOf(req.KeyID)), "last", ahead)
 	for i := range uint64(3) {
 		lease := take(t, l, again(req))
 		if got, want := lease.Fence(), (driver.Fence{Domain: first.Fence().Domain, Token: ahead + 1 + i}); got != want {
@@ -64,7 +64,7 @@ func TestLockStaysForOneTimeToLiveWhenTheClockIsSetBack(t *testing.T) {
 	l, other, req := open(t, connect(t, 2, proxy.Addr()), prefix, WithTTL(ttl)), open(t, client, prefix, WithTTL(time.Minute)), request()
 	take(t, l, req)
 	proxy.BlackHole(testserver.Both) // as if the process were dead
-	key := l.keeper.keys.lock(req.KeyID)
+	key := l.keeper.keys.Lock(req.KeyID)
 	left := func() time.Duration { return client.PTTL(t.Context(), key).Val() }
 	before := left()
 	wantLocked(t, other, again(req))
@@ -85,8 +85,8 @@ func TestFenceGrowsPastALostTail(t *testing.T) {
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	early := take(t, l, req).Fence()
 	late := take(t, l, driver.LockRequest{KeyID: sibling(req.KeyID), Nonce: driver.NewNonce()}).Fence()
-	l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "last", early.Token)
-	l.keeper.client.Del(t.Context(), l.keeper.keys.lock(req.KeyID))
+	l.keeper.client.HSet(t.Context(), l.keeper.keys.Fences(redisserver.ShardOf(req.KeyID)), "last", early.Token)
+	l.keeper.client.Del(t.Context(), l.keeper.keys.Lock(req.KeyID))
 	if next := take(t, l, again(req)).Fence(); !late.Before(next) {
 		t.Errorf("Fence() = %s after %s was lost, want a greater one", next, late)
 	}
@@ -101,14 +101,14 @@ func sibling(id driver.KeyID) driver.KeyID {
 func TestFencesThatNumbersCannotHoldAreRefused(t *testing.T) {
 	t.Parallel()
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
-	l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "domain", "d", "last", 1<<53-2)
+	l.keeper.client.HSet(t.Context(), l.keeper.keys.Fences(redisserver.ShardOf(req.KeyID)), "domain", "d", "last", 1<<53-2)
 	lease := take(t, l, req)
 	if got := lease.Fence().Token; got != 1<<53-1 {
 		t.Errorf("Fence().Token = %d, want %d", got, 1<<53-1)
 	}
 	release(t, lease)
 	for _, last := range []uint64{1<<53 - 1, math.MaxInt64} {
-		l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "last", last)
+		l.keeper.client.HSet(t.Context(), l.keeper.keys.Fences(redisserver.ShardOf(req.KeyID)), "last", last)
 		if lease, err := l.TryAcquire(t.Context(), again(req)); err == nil {
 			t.Errorf("TryAcquire() after fence %d = %s, want an error", last, lease.Fence())
 		}

@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/redislocks"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -24,7 +25,7 @@ var (
 // goroutine. It is safe for concurrent use. Make it with [NewInspector].
 type Inspector struct {
 	client goredis.UniversalClient
-	keys   *layout
+	keys   *redislocks.Keys
 }
 
 // NewInspector returns an inspector of the locks in a Redis. The only option with an effect is
@@ -34,13 +35,13 @@ func NewInspector(client goredis.UniversalClient, opts ...Option) (*Inspector, e
 	if err != nil {
 		return nil, err
 	}
-	return &Inspector{client, newLayout(cfg.prefix)}, nil
+	return &Inspector{client, redislocks.NewKeys(cfg.prefix)}, nil
 }
 
 // HeldBy implements [driver.LockInspector]. The lock of a dead process counts as held until its
 // time to live is over.
 func (i *Inspector) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder, bool, error) {
-	value, err := i.client.Get(ctx, i.keys.lock(id)).Result()
+	value, err := i.client.Get(ctx, i.keys.Lock(id)).Result()
 	switch {
 	case errors.Is(err, goredis.Nil):
 		return driver.Holder{}, false, nil
@@ -52,7 +53,7 @@ func (i *Inspector) HeldBy(ctx context.Context, id driver.KeyID) (driver.Holder,
 
 // DomainOf implements [driver.LockInspector]. Each shard has a domain.
 func (i *Inspector) DomainOf(ctx context.Context, id driver.KeyID) (string, error) {
-	domain, err := i.client.HGet(ctx, i.keys.fences(redisserver.ShardOf(id)), "domain").Result()
+	domain, err := i.client.HGet(ctx, i.keys.Fences(redisserver.ShardOf(id)), "domain").Result()
 	switch {
 	case errors.Is(err, goredis.Nil):
 		return "", nil

@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/redislocks"
 	"github.com/idemkeeper/idemkeeper/internal/redispipe"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
@@ -30,35 +30,17 @@ var lua embed.FS
 // Every script may run twice, because the client sends a command again if its reply was
 // lost.
 var (
-	acquireScript = redisscript.Load(lua, "lua/acquire.lua")
+	acquireScript = redisscript.New(redisscript.Text(redislocks.Lua, redislocks.Acquire), redisscript.Text(lua, "lua/acquire.lua"))
 	extendScript  = redisscript.Load(lua, "lua/extend.lua")
 	releaseScript = redisscript.Load(lua, "lua/release.lua")
 	pingScript    = redisscript.Load(lua, "lua/ping.lua")
 )
 
-// layout names the keys. The package comment has the list. Make it with newLayout.
-type layout [Shards]struct{ lock, fences string }
-
-func newLayout(prefix string) *layout {
-	l := new(layout)
-	for shard := range l {
-		base := redisserver.Base(prefix, shard)
-		l[shard].lock, l[shard].fences = base+"lock:", base+"fences"
-	}
-	return l
-}
-
-func (l *layout) lock(id driver.KeyID) string {
-	return string(hex.AppendEncode(append(make([]byte, 0, 128), l[redisserver.ShardOf(id)].lock...), id[:]))
-}
-func (l *layout) fences(shard int) string { return l[shard].fences }
-func (l *layout) ping(shard int) string   { return l[shard].lock + "ping" }
-
 // keeper sends the requests about locks to Redis, and notes which parts of it answer.
 // Each shard of a cluster is a part. A single server is one part.
 type keeper struct {
 	client goredis.UniversalClient
-	keys   *layout
+	keys   *redislocks.Keys
 	ttl    time.Duration
 	millis string // ttl in ms
 	health *health
@@ -70,7 +52,7 @@ func newKeeper(client goredis.UniversalClient, c config) *keeper {
 	if _, cluster := client.(*goredis.ClusterClient); cluster {
 		parts = Shards
 	}
-	k := &keeper{client, newLayout(c.prefix), c.ttl, strconv.FormatInt(c.ttl.Milliseconds(), 10), newHealth(parts), make([]*redispipe.Lane, parts)}
+	k := &keeper{client, redislocks.NewKeys(c.prefix), c.ttl, strconv.FormatInt(c.ttl.Milliseconds(), 10), newHealth(parts), make([]*redispipe.Lane, parts)}
 	for i := range k.lanes {
 		k.lanes[i] = redispipe.New(client)
 	}
@@ -95,10 +77,10 @@ func (k *keeper) run(ctx context.Context, id driver.KeyID, script *goredis.Scrip
 }
 
 // acquire takes a lock. It returns false if another owner holds it.
-func (k *keeper) acquire(ctx context.Context, req driver.LockRequest, owner string) (driver.Fence, bool, error) {
-	cmd, err := k.run(ctx, req.KeyID, acquireScript, redisscript.Call{
-		Keys: []string{k.keys.lock(req.KeyID), k.keys.fences(redisserver.ShardOf(req.KeyID))},
-		Args: []string{owner, req.Nonce.String() + " " + thisProcess, k.millis},
+func (k *keeper) acquire(ctx context.Context, id driver.KeyID, lock driver.OfferedLock) (driver.Fence, bool, error) {
+	cmd, err := k.run(ctx, id, acquireScript, redisscript.Call{
+		Keys: []string{k.keys.Lock(id), k.keys.Fences(redisserver.ShardOf(id))},
+		Args: redislocks.Args(lock),
 	})
 	if err != nil {
 		return driver.Fence{}, false, err
@@ -107,12 +89,9 @@ func (k *keeper) acquire(ctx context.Context, req driver.LockRequest, owner stri
 	if err != nil || got == "" {
 		return driver.Fence{}, false, err
 	}
-	first, domain, _ := strings.Cut(got, " ")
-	token, err := strconv.ParseUint(first, 10, 64)
-	if err != nil || token == 0 || domain == "" {
-		return driver.Fence{}, false, fmt.Errorf("%q: not a fence", got)
-	}
-	return driver.Fence{Domain: domain, Token: token}, true, nil
+	token, domain, _ := strings.Cut(got, " ")
+	fence, err := redislocks.Fence(token, domain)
+	return fence, err == nil, err
 }
 
 // extend renews the locks of leases, in one pipeline. An answer is 1, or 0 if the lock has
@@ -120,7 +99,7 @@ func (k *keeper) acquire(ctx context.Context, req driver.LockRequest, owner stri
 func (k *keeper) extend(ctx context.Context, leases []*lease) []*goredis.Cmd {
 	calls, sent := make([]redisscript.Call, len(leases)), time.Now()
 	for i, le := range leases {
-		calls[i] = redisscript.Call{Keys: []string{k.keys.lock(le.id)}, Args: []string{le.owner, k.millis}}
+		calls[i] = redisscript.Call{Keys: []string{k.keys.Lock(le.id)}, Args: []string{le.lock.Owner, k.millis}}
 	}
 	answers := redisscript.Pipelined(ctx, k.client, extendScript, calls, nil)
 	for i, answer := range answers {
@@ -135,7 +114,7 @@ func (k *keeper) remove(ctx context.Context, id driver.KeyID, owner string) (boo
 	if !k.health.admit(redisserver.ShardOf(id)) {
 		return false, errNoAnswer
 	}
-	cmd, err := k.run(ctx, id, releaseScript, redisscript.Call{Keys: []string{k.keys.lock(id)}, Args: []string{owner}})
+	cmd, err := k.run(ctx, id, releaseScript, redisscript.Call{Keys: []string{k.keys.Lock(id)}, Args: []string{owner}})
 	if err != nil {
 		return false, err
 	}
@@ -146,7 +125,7 @@ func (k *keeper) remove(ctx context.Context, id driver.KeyID, owner string) (boo
 // remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.
 func (k *keeper) remaining(ctx context.Context, id driver.KeyID) (time.Duration, error) {
 	sent := time.Now()
-	cmd := goredis.NewDurationCmd(ctx, time.Millisecond, "pttl", k.keys.lock(id))
+	cmd := goredis.NewDurationCmd(ctx, time.Millisecond, "pttl", k.keys.Lock(id))
 	redisserver.Process(ctx, k.client, cmd)
 	left, err := cmd.Result()
 	k.health.note(ctx, redisserver.ShardOf(id), sent, err)
@@ -165,7 +144,7 @@ func (k *keeper) remaining(ctx context.Context, id driver.KeyID) (time.Duration,
 func (k *keeper) ping(ctx context.Context) error {
 	calls, sent := make([]redisscript.Call, len(k.health.until)), time.Now()
 	for shard := range calls {
-		calls[shard] = redisscript.Call{Keys: []string{k.keys.ping(shard), k.keys.fences(shard)}, Args: []string{k.millis}}
+		calls[shard] = redisscript.Call{Keys: []string{k.keys.Ping(shard), k.keys.Fences(shard)}, Args: []string{k.millis}}
 	}
 	for _, answer := range redisscript.Pipelined(ctx, k.client, pingScript, calls, nil) {
 		if err := answer.Err(); err != nil {

@@ -24,7 +24,7 @@ var errReleased = fmt.Errorf("lock/redis: %w: it was released", driver.ErrLeaseL
 type lease struct {
 	l     *Locker
 	id    driver.KeyID
-	owner string // of the lock, different for each lease
+	lock  driver.OfferedLock // its owner is different for each lease
 	fence driver.Fence
 	done  chan struct{} // closed when the lease ends
 
@@ -193,7 +193,7 @@ func (le *lease) removal() *removal {
 	if le.releasing.Swap(true) {
 		return nil
 	}
-	return le.l.newRemoval(le.id, le.owner, false, func(err error) {
+	return le.l.newRemoval(le.id, le.lock.Owner, false, func(err error) {
 		le.goneErr = err
 		close(le.gone)
 	})

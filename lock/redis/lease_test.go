@@ -118,7 +118,7 @@ func TestLockOfAnotherOwner(t *testing.T) {
 	t.Parallel()
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	lease := take(t, l, req)
-	key := l.keeper.keys.lock(req.KeyID)
+	key := l.keeper.keys.Lock(req.KeyID)
 	theirs := driver.NewNonce().String() + " 1 d n"
 	if err := l.keeper.client.Set(t.Context(), key, theirs, time.Hour).Err(); err != nil {
 		t.Fatal(err)
@@ -147,11 +147,11 @@ func TestCheckRenews(t *testing.T) {
 	const ttl = time.Hour
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t), WithTTL(ttl)), request()
 	lease := take(t, l, req)
-	l.keeper.client.Expire(t.Context(), l.keeper.keys.lock(req.KeyID), time.Minute)
+	l.keeper.client.Expire(t.Context(), l.keeper.keys.Lock(req.KeyID), time.Minute)
 	if left, err := lease.Check(t.Context()); err != nil || left > trustOf(ttl) || left < trustOf(ttl)-time.Minute {
 		t.Errorf("Check() = %v, %v, want nearly %v", left, err, trustOf(ttl))
 	}
-	if left := l.keeper.client.TTL(t.Context(), l.keeper.keys.lock(req.KeyID)).Val(); left < ttl-time.Minute {
+	if left := l.keeper.client.TTL(t.Context(), l.keeper.keys.Lock(req.KeyID)).Val(); left < ttl-time.Minute {
 		t.Errorf("the lock lives for %v, want nearly %v", left, ttl)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -186,8 +186,8 @@ func TestValueNamesTheAttempt(t *testing.T) {
 	t.Parallel()
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	lease := take(t, l, req)
-	want := lease.(*leaseType).owner + " " + tokenOf(lease.Fence()) + " " + lease.Fence().Domain + " " + req.Nonce.String() + " " + thisProcess + " 10000"
-	if got := l.keeper.client.Get(t.Context(), l.keeper.keys.lock(req.KeyID)).Val(); got != want {
+	want := lease.(*leaseType).Lock().Owner + " " + tokenOf(lease.Fence()) + " " + lease.Fence().Domain + " " + req.Nonce.String() + " " + thisProcess + " 10000"
+	if got := l.keeper.client.Get(t.Context(), l.keeper.keys.Lock(req.KeyID)).Val(); got != want {
 		t.Errorf("the lock's value is %q, want %q", got, want)
 	}
 }

@@ -29,6 +29,7 @@ var (
 // [Locker.Close] or [Locker.Abandon].
 type Locker struct {
 	terms
+	prefix     string
 	keeper     *keeper
 	log        *slog.Logger
 	evicts     *redisserver.Eviction
@@ -70,7 +71,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	working, stop := context.WithCancel(context.Background())
 	l := &Locker{
 		workers: workers{ctx: working, stop: stop},
-		terms:   terms{cfg.ttl, cfg.now}, keeper: newKeeper(client, cfg), log: cfg.log,
+		terms:   terms{cfg.ttl, cfg.now}, prefix: cfg.prefix, keeper: newKeeper(client, cfg), log: cfg.log,
 		evicts: redisserver.NewEviction(client, cfg.log, cfg.evictionEvery),
 		held:   make(map[*lease]struct{}),
 	}
@@ -93,25 +94,15 @@ func (l *Locker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver
 	if err := l.askable(ctx, req.KeyID); err != nil {
 		return nil, unavailable("acquire", err)
 	}
-	owner, sent := driver.NewNonce().String(), l.now()
-	call, cancel := within(ctx, trustOf(l.ttl)) // a later answer would be useless
-	defer cancel()
-	fence, taken, err := l.keeper.acquire(call, req, owner)
+	o := l.newOffer(req)
+	le, err := o.take(ctx)
 	switch {
-	case err == nil && !taken:
-		return nil, fmt.Errorf("lock/redis: acquire: %w", driver.ErrLocked)
 	case err == nil:
-		le := &lease{
-			l: l, id: req.KeyID, owner: owner, fence: fence, renewed: sent,
-			done: make(chan struct{}), gone: make(chan struct{}),
-		}
-		if err = l.grant(le); err == nil {
-			return le, nil
-		}
+		return le, nil
+	case !errors.Is(err, driver.ErrLocked):
+		o.remove()
 	}
-	// Redis may have applied the request, or may apply it yet.
-	l.newRemoval(req.KeyID, owner, true, func(error) {}).start()
-	return nil, unavailable("acquire", err)
+	return nil, err
 }
 
 // within is context.WithTimeout. It returns ctx itself if that ends soon enough. A timer

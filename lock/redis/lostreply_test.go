@@ -141,7 +141,7 @@ func TestAcquireThatArrivesLate(t *testing.T) {
 	await(t, "held request", hold.Held())
 	await(t, "undo", l.background.Idle())
 	hold.Release()
-	for n := "0"; n != "1"; n = do(t, r, "EXISTS", l.keeper.keys.lock(req.KeyID))[0] { // it has arrived
+	for n := "0"; n != "1"; n = do(t, r, "EXISTS", l.keeper.keys.Lock(req.KeyID))[0] { // it has arrived
 		if t.Context().Err() != nil {
 			t.Fatal("the request never arrived")
 		}

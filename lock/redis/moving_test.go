@@ -60,7 +60,7 @@ func TestLocksOfASlotThatMoves(t *testing.T) {
 		mayBeRefused(other.TryAcquire(t.Context(), again(given)))
 		mayBeRefused(other.TryAcquire(t.Context(), inShard()))
 	}
-	if err := c.MoveSlot(l.keeper.keys.fences(7), 0, move); err != nil {
+	if err := c.MoveSlot(l.keeper.keys.Fences(7), 0, move); err != nil {
 		t.Fatalf("MoveSlot() = %v", err)
 	}
 	if refused == 0 || steps < 3 {
@@ -91,7 +91,7 @@ func wantRenewedBesideAServerThatHangs(t *testing.T, c *testserver.RedisCluster)
 	l := open(t, connect(t, 2, c.Addrs()...), freshPrefix(t), WithTTL(longTTL), withClock(clock.Now))
 	at := func(node *testserver.Redis) *lease {
 		for req := request(); ; req = request() {
-			if owner, err := c.NodeFor(l.keeper.keys.lock(req.KeyID)); err != nil {
+			if owner, err := c.NodeFor(l.keeper.keys.Lock(req.KeyID)); err != nil {
 				t.Fatal(err)
 			} else if owner == node && req.KeyID[0] != 7 { // that slot has moved
 				return take(t, l, req).(*lease)

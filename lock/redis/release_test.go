@@ -112,12 +112,12 @@ func TestLockedTakesNoFence(t *testing.T) {
 	t.Parallel()
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	lease := take(t, l, req)
-	value := l.keeper.client.Get(t.Context(), l.keeper.keys.lock(req.KeyID)).Val()
+	value := l.keeper.client.Get(t.Context(), l.keeper.keys.Lock(req.KeyID)).Val()
 	wantLocked(t, l, again(req))
 	if domain, last := fencesOf(t, l, req.KeyID); lease.Fence() != (driver.Fence{Domain: domain, Token: last}) {
 		t.Errorf("the last fence is %s/%d after a refusal, want %s", domain, last, lease.Fence())
 	}
-	if got := l.keeper.client.Get(t.Context(), l.keeper.keys.lock(req.KeyID)).Val(); got != value {
+	if got := l.keeper.client.Get(t.Context(), l.keeper.keys.Lock(req.KeyID)).Val(); got != value {
 		t.Errorf("the lock is %q after a refusal, want %q", got, value)
 	}
 	release(t, lease)

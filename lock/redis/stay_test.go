@@ -34,7 +34,7 @@ func TestWaitForALockThatStays(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t)
 	l, req := open(t, connect(t, 1, r.Addr())), request()
-	do(t, r, "SET", l.keeper.keys.lock(req.KeyID), "by hand")
+	do(t, r, "SET", l.keeper.keys.Lock(req.KeyID), "by hand")
 	wantLocked(t, l, again(req))
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -60,7 +60,7 @@ func TestWaitForALockThatStays(t *testing.T) {
 	if asked > most {
 		t.Errorf("the server was asked %d times in %v, want %d at most", asked, while, most)
 	}
-	do(t, r, "DEL", l.keeper.keys.lock(req.KeyID))
+	do(t, r, "DEL", l.keeper.keys.Lock(req.KeyID))
 	if err := <-freed; err != nil {
 		t.Errorf("Wait() for a lock that was freed by hand = %v, want <nil>", err)
 	}

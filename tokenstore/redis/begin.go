@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
@@ -33,11 +35,7 @@ func (s *Store) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequ
 			packDomain(req.Fence.Domain), req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain,
 			packTTLs(req.ResultTTL, req.KeyTTL), now.packed(),
 		}}
-		if s.replicas != nil {
-			r, err := s.replicas.begin(ctx, redisserver.ShardOf(id), call)
-			return s.withBody(ctx, "begin", id, r, err)
-		}
-		return s.run(ctx, "begin", id, beginScript, call)
+		return s.runBegin(ctx, id, beginScript, call)
 	})
 	if err != nil {
 		return res, err
@@ -53,6 +51,15 @@ func (s *Store) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequ
 		err = fmt.Errorf("tokenstore/redis: begin with fence %v after %v: %w", req.Fence, r.record.Attempt.Fence, driver.ErrStaleFence)
 	}
 	return res, err
+}
+
+// runBegin runs a script that begins, and waits for replicas if the store does.
+func (s *Store) runBegin(ctx context.Context, id driver.KeyID, script *goredis.Script, call redisscript.Call) (reply, error) {
+	if s.replicas == nil {
+		return s.run(ctx, "begin", id, script, call)
+	}
+	r, err := s.replicas.begin(ctx, redisserver.ShardOf(id), script, call)
+	return s.withBody(ctx, "begin", id, r, err)
 }
 
 // Abort undoes a Begin, or makes the store refuse it if it arrives later. The error wraps

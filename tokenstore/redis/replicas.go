@@ -47,14 +47,14 @@ func newReplication(c config, client goredis.UniversalClient) (*replication, err
 	return &replication{client: client, want: c.replicas, timeout: c.replicaTimeout}, nil
 }
 
-// begin runs begin.lua and waits until replicas have acknowledged the new attempt.
-func (p *replication) begin(ctx context.Context, shard int, call redisscript.Call) (reply, error) {
+// begin runs a script that begins, and waits until replicas have acknowledged the new attempt.
+func (p *replication) begin(ctx context.Context, shard int, script *goredis.Script, call redisscript.Call) (reply, error) {
 	if _, cluster := p.client.(*goredis.ClusterClient); !cluster {
 		shard = 0
 	}
 	patience, leave := p.gates[shard].enter(p.timeout)
 	defer leave()
-	r, acks, err := p.runAndWait(ctx, patience, call)
+	r, acks, err := p.runAndWait(ctx, patience, script, call)
 	if err != nil || r.verdict != verdictBegun {
 		return r, err // there is no new write to acknowledge
 	}
@@ -101,12 +101,12 @@ func within(ctx context.Context, patience time.Duration) time.Duration {
 	return max(patience, time.Millisecond)
 }
 
-// runAndWait runs begin.lua and WAIT in one round trip over one connection, because WAIT
+// runAndWait runs a script and WAIT in one round trip over one connection, because WAIT
 // concerns the last write of its connection. It uses the primary's own client. The client
 // of a cluster would send the WAIT to any node, because WAIT has no key. The script may
 // run twice. After a failure in a cluster, runAndWait looks for the primary again and
 // sends it there, once.
-func (p *replication) runAndWait(ctx context.Context, patience time.Duration, call redisscript.Call) (r reply, acks *goredis.Cmd, err error) {
+func (p *replication) runAndWait(ctx context.Context, patience time.Duration, script *goredis.Script, call redisscript.Call) (r reply, acks *goredis.Cmd, err error) {
 	cluster, isCluster := p.client.(*goredis.ClusterClient)
 	for try := 0; ; try++ {
 		node, _ := p.client.(*goredis.Client)
@@ -115,7 +115,7 @@ func (p *replication) runAndWait(ctx context.Context, patience time.Duration, ca
 				return r, nil, unavailable("begin", err)
 			}
 		}
-		cmd := redisscript.Pipelined(ctx, node, beginScript, []redisscript.Call{call}, func(pipe goredis.Pipeliner) {
+		cmd := redisscript.Pipelined(ctx, node, script, []redisscript.Call{call}, func(pipe goredis.Pipeliner) {
 			acks = pipe.Do(ctx, "wait", p.want, within(ctx, patience).Milliseconds())
 		})[0]
 		var parts []string

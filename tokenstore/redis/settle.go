@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
@@ -29,7 +31,12 @@ func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlemen
 		call.Keys = append(call.Keys, s.keys.decisions(redisserver.ShardOf(id)))
 		call.Args = append(call.Args, strconv.Itoa(keptDecisions))
 	}
-	r, err := s.runSized(ctx, "settle", id, settleScript, call, len(call.Args[argResponse]))
+	return s.settle(ctx, id, settleScript, call, st.Response)
+}
+
+// settle runs a script that settles. response is what it stores.
+func (s *Store) settle(ctx context.Context, id driver.KeyID, script *goredis.Script, call redisscript.Call, response *driver.Response) (res driver.SettleResult, err error) {
+	r, err := s.runSized(ctx, "settle", id, script, call, len(call.Args[argResponse]))
 	if err != nil {
 		return res, err
 	}
@@ -37,7 +44,7 @@ func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlemen
 	res.Settled = res.Repaired || r.verdict == verdictSettled
 	// The response does not travel back.
 	if res.Settled && (res.Record.State == driver.StateCompleted || res.Record.State == driver.StateUnknown) {
-		res.Record.Response = st.Response
+		res.Record.Response = response
 	}
 	return res, nil
 }

@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/redislocks"
 	"github.com/idemkeeper/idemkeeper/internal/redispipe"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
@@ -22,6 +23,7 @@ type Store struct {
 	lanes    [Shards]*redispipe.Lane // the same one for all shards of a single server
 	bulk     *redispipe.Bulk         // for calls with large responses
 	keys     *layout
+	locks    *redislocks.Keys
 	loss     *loss.Guard
 	evicts   *redisserver.Eviction
 	replicas *replication // nil if Begin waits for no replica
@@ -49,7 +51,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	if err := redisserver.CheckClient(client); err != nil {
 		return nil, fmt.Errorf("tokenstore/redis: %w", err)
 	}
-	s := &Store{client: client, lanes: newLanes(client), bulk: redispipe.NewBulk(client), keys: newLayout(cfg.prefix), readOnly: cfg.readOnly, clocks: newClocks(cfg, client)}
+	s := &Store{client: client, lanes: newLanes(client), bulk: redispipe.NewBulk(client), keys: newLayout(cfg.prefix), locks: redislocks.NewKeys(cfg.prefix), readOnly: cfg.readOnly, clocks: newClocks(cfg, client)}
 	s.confirmsRole = s.clocks.single && !cfg.readOnly
 	if s.replicas, err = newReplication(cfg, client); err != nil {
 		return nil, err

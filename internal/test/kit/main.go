@@ -34,7 +34,7 @@ func Main(m *testing.M) int {
 }
 
 // Fatal ends the test if there is an error.
-func Fatal(t *testing.T, err error) {
+func Fatal(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

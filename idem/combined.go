@@ -1,0 +1,205 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
+)
+
+// This file is the protocol of an engine from [New] whose lock and record are in one place, so that one call
+// can do for both what lockmode.go does in two. The rules are those of lockmode.go. Only the trips are shared.
+//
+//	1  admit          refuse what needs no lock and no store    (engine.go, as in every mode)
+//	2  waitForFirst   wait for a request in this process
+//	3  look           look for the record, replay it. If an attempt may begin,
+//	4                 take the lock of the key, and
+//	5                 write the attempt into the record, all in one trip
+//	6  execute        run the handler
+//	7  settle         write the outcome into the record, and release the lock in the same trip
+//	8  answer
+//
+// Step 3 takes nothing if the record answers the request or if the lock is held. Whatever is out of the ordinary goes
+// on from there as in lockmode.go: an attempt in doubt, a stale fence, a store that cannot do both at the moment.
+
+// combinedMode is a lockMode that looks, locks and begins in one call.
+type combinedMode struct {
+	*lockMode
+	records driver.LockingStore
+	locks   driver.OfferingLocker
+}
+
+// newCombinedMode returns false if store and locker of m are in two places.
+func newCombinedMode(m *lockMode) (*combinedMode, bool) {
+	records, ok := m.store.(driver.LockingStore)
+	if !ok {
+		return nil, false
+	}
+	locks, ok := m.locker.(driver.OfferingLocker)
+	if !ok || m.history.locker != nil {
+		return nil, false
+	}
+	space := records.LockSpace()
+	return &combinedMode{m, records, locks}, space != nil && space == locks.LockSpace()
+}
+
+// look has the steps 3 to 5. It only reads if the request may not or cannot begin yet.
+func (m *combinedMode) look(ctx context.Context, r *request) (looked, error) {
+	if r.onlyReads || m.work.closing.Err() != nil || m.limit.full(r) || m.intake.refuses(r.id) != nil {
+		return m.lockMode.look(ctx, r)
+	}
+	if !m.becomeFirst(r) {
+		return looked{}, errAgain
+	}
+	m.startLook(r)
+	nonce := driver.NewNonce()
+	offer, err := m.callOffer(ctx, r, nonce)
+	if err != nil { // the record may answer the request all the same
+		return m.lockMode.look(ctx, r)
+	}
+	// From here on the request goes to its end even if the caller leaves.
+	detached := context.WithoutCancel(ctx)
+	req := driver.BeginRequest{Kind: r.Policy.kind(), Route: r.Policy.Name, Nonce: nonce,
+		Fingerprint: r.fingerprint, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL}
+	var l looked
+	err = m.inStep(detached, telemetry.StepBegin, r, m.cfg.storeTimeout, func(ctx context.Context) (err error) {
+		l, err = m.begin(ctx, r, offer, req)
+		return err
+	})
+	return l, err
+}
+
+// begin asks the store for the record, the lock and the attempt. The error is a refusal.
+func (m *combinedMode) begin(ctx context.Context, r *request, offer driver.LockOffer, req driver.BeginRequest) (looked, error) {
+	res, err := m.callBeginLocked(ctx, r, offer, req)
+	m.intake.note(r.id, err)
+	if unanswered(&res, req, err) {
+		m.undoOffered(ctx, r, offer, req, err)
+		return looked{}, storeRefusal(err)
+	}
+	if err != nil || !res.Begun {
+		return looked{record: res.Record, locked: res.Locked}, m.hasRead(ctx, r, &res.Record, err)
+	}
+	req.Fence = res.Record.Attempt.Fence
+	offered, err := offer.Taken(req.Fence)
+	if err != nil {
+		m.undoOffered(ctx, r, offer, req, err)
+		return looked{}, refuse(CodeUnavailable, err)
+	}
+	lease := &held{Lease: offered, offered: offered, mode: m.lockMode, nonce: req.Nonce}
+	b := newBegun(res.Record, res.Replaced)
+	if err := m.limit.enter(r); err != nil {
+		m.neverRan(ctx, r, lease, b)
+		return looked{}, err
+	}
+	started, err := m.started(ctx, r, lease, req, b)
+	return looked{record: res.Record, begun: started, lease: lease}, err
+}
+
+// unanswered reports whether the lock may be taken, and the attempt may have begun, without our knowing.
+func unanswered(res *driver.LockedBegin, req driver.BeginRequest, err error) bool {
+	switch {
+	case err == nil: // an earlier copy may have begun, and lost its lock since
+		return !res.Begun && res.Record.State == driver.StatePending && res.Record.Attempt.Nonce == req.Nonce
+	case errors.Is(err, driver.ErrStoreLost), unreadable(err):
+		return false
+	}
+	return true
+}
+
+// callOffer has no error if the request may ask for the lock.
+func (m *combinedMode) callOffer(ctx context.Context, r *request, nonce driver.Nonce) (offer driver.LockOffer, err error) {
+	defer recovered("Offer", &err)
+	return m.locks.Offer(ctx, driver.LockRequest{KeyID: r.id, Nonce: nonce})
+}
+
+func (m *combinedMode) callBeginLocked(ctx context.Context, r *request, offer driver.LockOffer, req driver.BeginRequest) (res driver.LockedBegin, err error) {
+	defer func() {
+		if err != nil || !res.Begun {
+			offer.NotTaken(err)
+		}
+	}()
+	defer recovered("BeginLocked", &err)
+	return m.records.BeginLocked(ctx, r.id, req, offer.Lock())
+}
+
+// attempt has the steps 6 to 8 if the attempt has begun, and those of lockmode.go otherwise.
+func (m *combinedMode) attempt(ctx context.Context, r *request, l looked, h Handler) (*Result, error) {
+	switch {
+	case l.begun != nil:
+		defer l.lease.letGo()
+		return m.carryOut(context.WithoutCancel(ctx), r, l.lease, l.begun, h)
+	case l.locked:
+		return m.elsewhere(ctx, r, l.record, m.locker.Wait)
+	}
+	return m.lockMode.attempt(ctx, r, l, h)
+}
+
+// settleUnlock settles under a lease, and gives its lock back if the settlement stands.
+func (l *held) settleUnlock(ctx context.Context, id driver.KeyID, s driver.Settlement) (driver.SettleResult, error) {
+	res, err := l.mode.store.(driver.LockingStore).SettleUnlock(ctx, id, s, l.offered.Lock())
+	if err == nil && res.Settled {
+		l.offered.Returned()
+	}
+	return res, err
+}
+
+// undoOffered takes back what a call without an answer may have done, in the background. It does not know the fence. So
+// it takes the lock under the same owner, which gives it the lock that the call had taken, or shows that the call had not come.
+// Then it undoes the attempt as lockmode.go does. What the call leaves behind if that fails is what a crash leaves: a lock that ends
+// by itself, and an attempt that the next holder finds interrupted. No handler ran under it.
+func (m *combinedMode) undoOffered(ctx context.Context, r *request, offer driver.LockOffer, req driver.BeginRequest, cause error) {
+	abandoned := func(err error) { m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) }
+	if !m.undoing.enter() {
+		abandoned(fmt.Errorf("%w: %w", errTooManyUndone, cause))
+		return
+	}
+	// The request has its body, and the undo may take long.
+	r = &request{Operation: Operation{Policy: r.Policy}, id: r.id}
+	giveUp := time.Now().Add(m.cfg.storeTimeout + offer.Lock().TTL) // by then no copy of the call comes, and its lock is over
+	m.work.inBackground(func(stop context.Context) {
+		defer m.undoing.leave()
+		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+		for {
+			lease, err := m.retake(stop, offer)
+			if err == nil {
+				defer lease.ReleaseInBackground()
+				m.undoUnder(stop, r, lease, m.begunAs(stop, r, lease, req))
+				return
+			}
+			if time.Now().After(giveUp) || !sleep(stop, pause.next()) {
+				if !errors.Is(err, driver.ErrLocked) { // another owner finds the attempt
+					abandoned(err)
+				}
+				return
+			}
+		}
+	}, abandoned)
+}
+
+// retake takes the lock of an offer by its owner.
+func (m *combinedMode) retake(ctx context.Context, offer driver.LockOffer) (lease *held, err error) {
+	defer recovered("Retake", &err)
+	call, cancel := context.WithTimeout(ctx, m.cfg.lockTimeout)
+	defer cancel()
+	offered, err := offer.Retake(call)
+	if err != nil {
+		return nil, err
+	}
+	return &held{Lease: offered, offered: offered, mode: m.lockMode, nonce: offer.Lock().Nonce, handedOver: true}, nil
+}
+
+// begunAs is the request of the attempt that may have begun, with its fence. If the lock of the call was over before we took it anew, the
+// record has another fence than our lease.
+func (m *combinedMode) begunAs(ctx context.Context, r *request, lease *held, req driver.BeginRequest) driver.BeginRequest {
+	req.Fence = lease.Fence()
+	call, cancel := context.WithTimeout(ctx, m.cfg.storeTimeout)
+	defer cancel()
+	if rec, err := m.store.Get(call, r.id); err == nil && rec.Attempt.Nonce == req.Nonce {
+		req.Fence = rec.Attempt.Fence
+	}
+	return req
+}
