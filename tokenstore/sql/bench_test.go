@@ -39,15 +39,9 @@ func BenchmarkBeginAmong(b *testing.B) {
 		}
 	}
 	for _, db := range []backend{
-		{"PostgreSQL", dialect.PostgreSQL, func(tb testing.TB) pools {
-			url := testserver.StartPostgres(tb, "-c", "shared_buffers=1GB", "-c", "max_wal_size=8GB").URL()
-			db := open(tb, "pgx", url)
-			return pools{db, db, url}
-		}},
-		{"MariaDB", dialect.MySQL, func(tb testing.TB) pools {
-			return freshMySQL(tb, testserver.StartMariaDB(tb, "--innodb-buffer-pool-size=1G", "--innodb-log-file-size=4G").URL())
-		}},
-		{"SQLite", dialect.SQLite, freshSQLite},
+		onPostgres("PostgreSQL", testserver.StartPostgres(b, "-c", "shared_buffers=1GB", "-c", "max_wal_size=8GB").URL()),
+		onMySQL("MariaDB", testserver.StartMariaDB(b, "--innodb-buffer-pool-size=1G", "--innodb-log-file-size=4G").URL()),
+		onSQLite,
 	} {
 		b.Run(db.name, func(b *testing.B) {
 			p := db.fresh(b)

@@ -15,7 +15,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // completed completes a key, and returns its settlement.
@@ -64,7 +63,7 @@ func TestRecordThatGoesBeforeTheDiskHasItIsNoAnswer(t *testing.T) {
 	b := backends()[1]
 	p := b.migrated(t)
 	good := b.store(t, p, WithExpiry(0))
-	far, proxy := b.behindProxy(t, p)
+	far, proxy := behindProxy(t, p)
 	s := b.store(t, far, WithExpiry(0))
 	for name, call := range map[string]func(id driver.KeyID, st driver.Settlement) (bool, error){
 		"Get": func(id driver.KeyID, _ driver.Settlement) (bool, error) {
@@ -158,7 +157,7 @@ func TestDecisionThatCannotBeKeptSettlesNothing(t *testing.T) {
 // A response that has no binary form is an error, and not a settlement that was refused.
 func TestResponseWithoutBinaryForm(t *testing.T) {
 	t.Parallel()
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "invalid")
 	st := settlementOf(a, "")
@@ -190,7 +189,7 @@ func TestExpireOverLostConnections(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		good := b.store(t, p, WithExpiry(0))
-		far, proxy := b.behindProxy(t, p)
+		far, proxy := behindProxy(t, p)
 		s := b.store(t, far, WithExpiry(0))
 		lost := 0
 		for n := 1; ; n++ {
@@ -267,7 +266,7 @@ func TestExpireOfABatchThatIsLocked(t *testing.T) {
 // A list whose reading breaks off is an error, and not a shorter list.
 func TestListsThatBreakOffAreErrors(t *testing.T) {
 	t.Parallel()
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "one")
 	if _, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown, Decision: driver.Decision{By: "alice"}}); err != nil {
@@ -296,7 +295,7 @@ func TestListsThatBreakOffAreErrors(t *testing.T) {
 // A key that is none is damage, and belongs to no request.
 func TestListsWithDamagedKeysAreErrors(t *testing.T) {
 	t.Parallel()
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	begin(t, s, "one")
 	mustExec(t, s.db, "UPDATE idem_records SET k = substr(k, 1, 5)")
@@ -380,7 +379,7 @@ func (l *slowLog) Handle(ctx context.Context, _ slog.Record) error {
 // After Close the store uses the database no more by itself, so the caller may close that too.
 func TestCloseWaitsForTheRemovalOfExpiredRecords(t *testing.T) {
 	t.Parallel()
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "soon")

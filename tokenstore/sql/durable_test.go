@@ -7,7 +7,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // InnoDB shows a commit before it is on the disk. A replay waits until it is there.
@@ -20,7 +19,7 @@ func TestReplaySoonAfterTheCommitWaitsForTheDisk(t *testing.T) {
 func TestReplayWaitsForTheDiskBesideABinaryLog(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartMariaDB(t, "--log-bin", "--sync-binlog=1", "--binlog-do-db=other")
-	b := backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
+	b := onMySQL("MariaDB", server.URL())
 	wantReplayToWait(startService(t, b, serviceParts{}))
 }
 

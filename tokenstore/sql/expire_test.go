@@ -13,7 +13,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // begin starts an attempt on a new key.
@@ -317,7 +316,7 @@ func (l *syncBuffer) String() string {
 // A store that cannot remove expired records says so, and goes on when it can.
 func TestExpiryThatFailsIsTold(t *testing.T) {
 	t.Parallel()
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "soon")

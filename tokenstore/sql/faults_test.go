@@ -132,23 +132,9 @@ func TestReadOnlyDatabase(t *testing.T) {
 // readOnly returns pools of the same database whose connections may not write.
 func (b backend) readOnly(tb testing.TB, p pools) pools {
 	tb.Helper()
-	var db *sql.DB
-	switch b.kind() {
-	case postgres:
-		db = open(tb, "pgx", p.dsn+"&default_transaction_read_only=on")
-	case sqlite:
-		db = open(tb, "sqlite", p.dsn+"&mode=ro")
-	default:
-		cfg, err := mysqldriver.ParseDSN(p.dsn)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		cfg.Params = map[string]string{"tx_read_only": "1"}
-		if b.name == "MySQL" {
-			cfg.Params = map[string]string{"transaction_read_only": "1"}
-		}
-		db = open(tb, "mysql", cfg.FormatDSN())
-	}
+	db := p.with(tb, map[string]string{
+		"PostgreSQL": "default_transaction_read_only=on", "MariaDB": "tx_read_only=1", "MySQL": "transaction_read_only=1", "SQLite": "mode=ro",
+	}[b.name])
 	return pools{db, db, p.dsn}
 }
 
@@ -277,7 +263,7 @@ func TestLongResponse(t *testing.T) {
 // A lock of the database that stays taken is an outage, and the error says which one.
 func TestLockOfAnotherTransaction(t *testing.T) {
 	t.Parallel()
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "locked")
@@ -298,7 +284,7 @@ func TestLockOfAnotherTransaction(t *testing.T) {
 // A write that never takes effect ends as an outage. It is not reported as done.
 func TestRecordThatKeepsChanging(t *testing.T) {
 	t.Parallel()
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	p := b.migrated(t)
 	s := b.store(t, p, WithExpiry(0))
 	id, a := begin(t, s, "changing")
@@ -344,7 +330,7 @@ func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		near := b.fresh(t)
-		far, proxy := b.behindProxy(t, near)
+		far, proxy := behindProxy(t, near)
 		lost := 0
 		for name, open := range map[string]func(prefix string) error{
 			"Migrate": func(prefix string) error {

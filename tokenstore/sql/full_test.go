@@ -9,7 +9,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // A database without space refuses to settle with a long response, and says that it takes no writes. What it has
@@ -45,11 +44,7 @@ func TestFullDatabaseTakesNoWrites(t *testing.T) {
 			return
 		}
 		server := testserver.StartPostgresOn(t, testserver.NewMachine(t))
-		full(t, backend{"PostgreSQL", dialect.PostgreSQL, func(tb testing.TB) pools {
-			tb.Helper()
-			db := open(tb, "pgx", server.URL())
-			return pools{db, db, server.URL()}
-		}}, func(p pools) {
+		full(t, onPostgres("PostgreSQL", server.URL()), func(p pools) {
 			// The server ends if it finds no space for its log, so the next file of that begins now.
 			mustExec(t, p.write, "SELECT pg_switch_wal()")
 			mustExec(t, p.write, "CREATE TABLE in_the_next_file ()")
@@ -59,11 +54,11 @@ func TestFullDatabaseTakesNoWrites(t *testing.T) {
 	t.Run("MariaDB", func(t *testing.T) { // a file that may not grow stands for the disk
 		t.Parallel()
 		server := testserver.StartMariaDB(t, "--innodb-flush-method=nosync", "--innodb-file-per-table=OFF", "--innodb-data-file-path=ibdata1:12M")
-		full(t, backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}, func(pools) {})
+		full(t, onMySQL("MariaDB", server.URL()), func(pools) {})
 	})
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
-		full(t, backend{"SQLite", dialect.SQLite, freshSQLite}, func(p pools) {
+		full(t, onSQLite, func(p pools) {
 			var pages int
 			if err := p.write.QueryRowContext(context.Background(), "PRAGMA page_count").Scan(&pages); err != nil {
 				t.Fatal(err)

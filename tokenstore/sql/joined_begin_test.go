@@ -187,9 +187,9 @@ func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
 		switch {
 		case p.pooled(): // PgBouncer takes no settings from a client
 		case strings.HasPrefix(p.dsn, "postgres"):
-			p.write = open(t, "pgx", p.dsn+"&lock_timeout=100")
+			p.write = p.with(t, "lock_timeout=100")
 		case !strings.Contains(p.dsn, "file:"):
-			p.write = open(t, "mysql", p.dsn+"?innodb_lock_wait_timeout=1")
+			p.write = p.with(t, "innodb_lock_wait_timeout=1")
 		}
 	}}, func(s *service) {
 		ctx := context.Background()

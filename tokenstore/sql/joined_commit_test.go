@@ -6,12 +6,10 @@ import (
 	sqldriver "database/sql/driver"
 	"fmt"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -40,27 +38,9 @@ func TestJoinedCommitThatEndsWithTheConnectionIsProbed(t *testing.T) {
 func throughProxy(t *testing.T, proxy **testserver.Proxy) func(*pools) {
 	return func(p *pools) {
 		t.Helper()
-		if strings.HasPrefix(p.dsn, "postgres") {
-			u, err := url.Parse(p.dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			start := testserver.StartTCPProxy
-			if p.pooled() {
-				start = testserver.StartPgBouncerProxy
-			}
-			*proxy = start(t, u.Host)
-			u.Host = (*proxy).Addr()
-			p.write = open(t, "pgx", u.String())
-			return
-		}
-		cfg, err := mysqldriver.ParseDSN(p.dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		*proxy = testserver.StartTCPProxy(t, cfg.Addr)
-		cfg.Addr = (*proxy).Addr()
-		p.write = open(t, "mysql", cfg.FormatDSN())
+		var far pools
+		far, *proxy = proxied(t, p.dsn)
+		p.write = far.write
 	}
 }
 
@@ -162,11 +142,7 @@ func TestJoinedCommitThatItsStandbyDoesNotHaveIsAnsweredAsCommitted(t *testing.T
 	}
 	replication := testserver.StartTCPProxy(t, u.Host)
 	testserver.StartStandby(t, replication.Addr())
-	s := startService(t, backend{"PostgreSQL", dialect.PostgreSQL, func(tb testing.TB) pools {
-		tb.Helper()
-		db := open(tb, "pgx", primary.URL())
-		return pools{db, db, primary.URL()}
-	}}, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(500 * time.Millisecond)}})
+	s := startService(t, onPostgres("PostgreSQL", primary.URL()), serviceParts{engine: []idem.Option{idem.WithSettleTimeout(500 * time.Millisecond)}})
 	mustExec(t, s.pools.write, "ALTER SYSTEM SET synchronous_standby_names = '*'")
 	mustExec(t, s.pools.write, "SELECT pg_reload_conf()")
 	s.eventually("the standby is a synchronous one", func() bool {

@@ -303,7 +303,7 @@ func TestJoinedHandlerDoesNotRunWithoutItsBinding(t *testing.T) {
 func TestJoinedStoreThatIsReadOnly(t *testing.T) {
 	t.Parallel()
 	ctx, id := t.Context(), idem.NewKeyID("merchant", "k1")
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	j, err := b.store(t, b.migrated(t), WithReadOnly(), WithSoleProcess()).Joined()
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"net/url"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -16,22 +15,12 @@ import (
 func TestJoinedCommitThatAFailoverLostIsRolledBack(t *testing.T) {
 	t.Parallel()
 	primary := testserver.StartPostgres(t)
-	host := func(dsn string) string {
-		u, err := url.Parse(dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return u.Host
-	}
+	host := func(dsn string) string { return parsed(t, dsn).Host }
 	replication := testserver.StartTCPProxy(t, host(primary.URL()))
 	standby := testserver.StartStandby(t, replication.Addr())
 	front := testserver.StartTCPProxy(t, host(primary.URL()))
 	dsn := "postgres://idemkeeper@" + front.Addr() + "," + host(standby.URL()) + "/postgres?sslmode=disable&target_session_attrs=read-write"
-	b := backend{name: "PostgreSQL", dialect: dialect.PostgreSQL, fresh: func(tb testing.TB) pools {
-		db := open(tb, "pgx", dsn)
-		return pools{db, db, dsn}
-	}}
-	s := startService(t, b, serviceParts{})
+	s := startService(t, onPostgres("PostgreSQL", dsn), serviceParts{})
 	replica := open(t, "pgx", standby.URL())
 	s.want(s.pay("replicated"), paid)
 	s.eventually("the standby has the payment", func() bool {
@@ -46,9 +35,8 @@ func TestJoinedCommitThatAFailoverLostIsRolledBack(t *testing.T) {
 	go func() { done <- s.pay("lost") }()
 	<-hold.Held() // the old primary has committed
 	old := open(t, "pgx", primary.URL())
-	var n int
-	if err := old.QueryRow("SELECT count(*) FROM payments").Scan(&n); err != nil || n != 2 {
-		t.Errorf("the old primary has %d payments, %v, want 2", n, err)
+	if n := get[int](t, old, "SELECT count(*) FROM payments"); n != 2 {
+		t.Errorf("the old primary has %d payments, want 2", n)
 	}
 	front.Refuse(true)
 	primary.Kill()
@@ -66,18 +54,9 @@ func TestJoinedCommitThatAFailoverLostIsRolledBack(t *testing.T) {
 func TestJoinedDatabaseThatRefusesWritesIsUnavailable(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
-		var forbid, allow string
-		switch s.backend.dialect {
-		case dialect.PostgreSQL:
-			forbid, allow = "ALTER TABLE idem_records RENAME TO away", "ALTER TABLE away RENAME TO idem_records"
-		case dialect.MySQL:
-			forbid, allow = "RENAME TABLE idem_records TO away", "RENAME TABLE away TO idem_records"
-		default:
-			forbid, allow = "ALTER TABLE idem_records RENAME TO away", "ALTER TABLE away RENAME TO idem_records"
-		}
-		mustExec(s, s.pools.write, forbid)
+		mustExec(s, s.pools.write, "ALTER TABLE idem_records RENAME TO away")
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-		mustExec(s, s.pools.write, allow)
+		mustExec(s, s.pools.write, "ALTER TABLE away RENAME TO idem_records")
 		s.wantOnePayment("k1")
 	})
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})

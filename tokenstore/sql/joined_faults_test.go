@@ -313,7 +313,7 @@ func TestJoinedResponseThatIsTooLongIsLeftOut(t *testing.T) {
 		pay(s, 2000)
 	})
 	// The driver writes a zero as two bytes there, and the server takes max_allowed_packet.
-	onMariaDB(t, serviceParts{policy: long, engine: slow, rewrite: func(p *pools) { p.write = open(t, "mysql", p.dsn+"?interpolateParams=true") }}, func(s *service) {
+	onMariaDB(t, serviceParts{policy: long, engine: slow, rewrite: func(p *pools) { p.write = p.with(t, "interpolateParams=true") }}, func(s *service) {
 		pay(s, s.joined.longest+1)
 	})
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // How often the tests of this file kill. `make kills` sets both.
@@ -96,12 +95,7 @@ func behindOwnPooler(t *testing.T, run func(*testing.T, ownServer, backend)) {
 		server := testserver.StartPostgres(t)
 		pooler := testserver.StartPgBouncer(t, server.URL(), "server_login_retry = 0")
 		pooler.KeepRunning()
-		dsn := pooler.URL("postgres")
-		run(t, server, backend{throughPgBouncer.name, dialect.PostgreSQL, func(tb testing.TB) pools {
-			tb.Helper()
-			db := open(tb, "pgx", dsn)
-			return pools{db, db, dsn}
-		}})
+		run(t, server, onPostgres(throughPgBouncer.name, pooler.URL("postgres")))
 	})
 }
 

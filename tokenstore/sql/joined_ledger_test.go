@@ -27,7 +27,7 @@ func TestAttachedFileIsRefusedInJoinedMode(t *testing.T) {
 		return "ATTACH '" + filepath.Join(tb.TempDir(), "ledger.db") + "' AS ledger"
 	}
 	t.Run("before Joined", func(t *testing.T) {
-		b := backend{"SQLite", dialect.SQLite, freshSQLite}
+		b := onSQLite
 		p := b.migrated(t)
 		mustExec(t, p.write, attach(t))
 		if _, err := b.store(t, p, WithSoleProcess()).Joined(); !errors.Is(err, errSetting) {
@@ -117,7 +117,7 @@ func (s *service) keepsItsRows(key string, then func(c *gin.Context, tx *sql.Tx)
 func TestJoinedReadLockOfABackupIsUnavailable(t *testing.T) {
 	t.Parallel()
 	own := testserver.StartMariaDB(t, "--innodb-flush-method=nosync").URL()
-	b := backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, own) }}
+	b := onMySQL("MariaDB", own)
 	for _, lock := range []string{"FLUSH TABLES WITH READ LOCK", "LOCK TABLES idem_records READ, idem_schema READ, payments READ"} {
 		t.Run(lock, func(t *testing.T) {
 			s := startService(t, b, serviceParts{engine: []idem.Option{idem.WithLockTimeout(idleMargin / 20), idem.WithStoreTimeout(idleMargin / 20)}})

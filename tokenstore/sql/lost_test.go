@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -18,30 +15,11 @@ import (
 )
 
 // behindProxy returns pools of one connection to the same database, through a proxy.
-func (b backend) behindProxy(tb testing.TB, p pools) (pools, *testserver.Proxy) {
+func behindProxy(tb testing.TB, p pools) (pools, *testserver.Proxy) {
 	tb.Helper()
-	var proxy *testserver.Proxy
-	var dsn, driver string
-	if b.kind() == postgres {
-		u, err := url.Parse(p.dsn)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		proxy = testserver.StartTCPProxy(tb, u.Host)
-		u.Host = proxy.Addr()
-		dsn, driver = u.String(), "pgx"
-	} else {
-		cfg, err := mysqldriver.ParseDSN(p.dsn)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		proxy = testserver.StartTCPProxy(tb, cfg.Addr)
-		cfg.Addr = proxy.Addr()
-		dsn, driver = cfg.FormatDSN(), "mysql"
-	}
-	db := open(tb, driver, dsn)
-	db.SetMaxOpenConns(1)
-	return pools{db, db, dsn}, proxy
+	far, proxy := proxied(tb, p.dsn)
+	far.write.SetMaxOpenConns(1)
+	return far, proxy
 }
 
 // lossCase is a call whose connection breaks. prepare runs before on a good connection, call
@@ -141,7 +119,7 @@ func TestLostConnections(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		good := b.store(t, p, WithExpiry(0))
-		far, proxy := b.behindProxy(t, p)
+		far, proxy := behindProxy(t, p)
 		s := b.store(t, far, WithExpiry(0))
 		for _, c := range lossCases {
 			for _, lostReply := range []bool{false, true} {

@@ -107,7 +107,7 @@ func TestWithReadOnly(t *testing.T) {
 
 func TestVisibility(t *testing.T) {
 	t.Parallel()
-	b := backend{"SQLite", dialect.SQLite, freshSQLite}
+	b := onSQLite
 	p := b.migrated(t)
 	if v := b.store(t, p).Visibility(); v != driver.VisibilityShared {
 		t.Errorf("Visibility() = %v, want %v", v, driver.VisibilityShared)

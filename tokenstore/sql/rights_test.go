@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	mysqldriver "github.com/go-sql-driver/mysql"
-
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -27,19 +25,13 @@ func newUser(t *testing.T, b backend, p pools) (name string, db *sql.DB) {
 			mustExec(t, p.write, "DROP OWNED BY "+name)
 			mustExec(t, p.write, "DROP ROLE "+name)
 		})
-		u, err := url.Parse(p.dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := parsed(t, p.dsn)
 		u.User = url.User(name)
 		return name, open(t, "pgx", u.String())
 	}
-	cfg, err := mysqldriver.ParseDSN(p.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
 	mustExec(t, p.write, "CREATE USER "+name)
 	t.Cleanup(func() { mustExec(t, p.write, "DROP USER "+name) })
+	cfg := parsedMySQL(t, p.dsn)
 	cfg.User, cfg.Passwd = name, ""
 	return name, open(t, "mysql", cfg.FormatDSN())
 }

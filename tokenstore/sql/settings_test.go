@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -165,7 +164,7 @@ func TestSettingsOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	b := backends()[0]
 	p := b.migrated(t)
-	hasty := open(t, "pgx", p.dsn+"&synchronous_commit=off")
+	hasty := p.with(t, "synchronous_commit=off")
 	if _, err := New(t.Context(), hasty, dialect.PostgreSQL, quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("New() with synchronous_commit off = %v, want %v", err, errSetting)
 	}
@@ -181,21 +180,10 @@ func TestIsolationOfTheConnection(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
-		var db *sql.DB
-		if b.kind() == postgres {
-			db = open(t, "pgx", p.dsn+"&default_transaction_isolation=serializable")
-		} else {
-			cfg, err := mysqldriver.ParseDSN(p.dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cfg.Params = map[string]string{"tx_isolation": "'SERIALIZABLE'"}
-			if b.name == "MySQL" {
-				cfg.Params = map[string]string{"transaction_isolation": "'SERIALIZABLE'"}
-			}
-			cfg.ClientFoundRows, cfg.InterpolateParams, cfg.ParseTime = true, true, true
-			db = open(t, "mysql", cfg.FormatDSN())
-		}
+		const ofMySQL = "_isolation=%27SERIALIZABLE%27&clientFoundRows=true&interpolateParams=true&parseTime=true"
+		db := p.with(t, map[string]string{
+			"PostgreSQL": "default_transaction_isolation=serializable", "MariaDB": "tx" + ofMySQL, "MySQL": "transaction" + ofMySQL,
+		}[b.name])
 		s := b.store(t, pools{db, db, ""})
 		var wg sync.WaitGroup
 		var begun sync.Map
@@ -220,7 +208,7 @@ func TestIsolationOfTheConnection(t *testing.T) {
 func TestMySQLThatForgetsCommitsIsTold(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartMariaDB(t, "--log-bin", "--sync-binlog=1")
-	b := backend{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
+	b := onMySQL("MariaDB", server.URL())
 	p := b.migrated(t)
 	for _, c := range []struct {
 		setting string

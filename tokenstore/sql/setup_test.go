@@ -58,7 +58,7 @@ func backends() []backend {
 		{"PostgreSQL", dialect.PostgreSQL, freshPostgres},
 		{"MariaDB", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMariaDB(tb)) }},
 		{"MySQL", dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMySQL(tb)) }},
-		{"SQLite", dialect.SQLite, freshSQLite},
+		onSQLite,
 	}
 }
 
@@ -115,19 +115,32 @@ func onOwnServers(t *testing.T, f func(t *testing.T, server ownServer, b backend
 	t.Helper()
 	t.Run("PostgreSQL", func(t *testing.T) {
 		server := testserver.StartPostgres(t)
-		f(t, server, backend{"PostgreSQL", dialect.PostgreSQL, func(tb testing.TB) pools {
-			tb.Helper()
-			db := open(tb, "pgx", server.URL())
-			return pools{db, db, server.URL()}
-		}})
+		f(t, server, onPostgres("PostgreSQL", server.URL()))
 	})
 	for name, start := range map[string]func(testing.TB, ...string) *testserver.MariaDB{"MariaDB": testserver.StartMariaDB, "MySQL": testserver.StartMySQL} {
 		t.Run(name, func(t *testing.T) {
 			server := start(t)
-			f(t, server, backend{name, dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }})
+			f(t, server, onMySQL(name, server.URL()))
 		})
 	}
 }
+
+// onPostgres is one database of PostgreSQL, which is empty.
+func onPostgres(name, dsn string) backend {
+	return backend{name, dialect.PostgreSQL, func(tb testing.TB) pools {
+		tb.Helper()
+		db := open(tb, "pgx", dsn)
+		return pools{db, db, dsn}
+	}}
+}
+
+// onMySQL is a server of MariaDB or MySQL by its URL.
+func onMySQL(name, server string) backend {
+	return backend{name, dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server) }}
+}
+
+// onSQLite is SQLite, for tests that need no server.
+var onSQLite = backend{"SQLite", dialect.SQLite, freshSQLite}
 
 var databases int
 
@@ -258,12 +271,81 @@ func emptyPostgres(tb testing.TB, db *sql.DB, name string) (likeNew bool) {
 
 func postgresDSN(tb testing.TB, name string) string {
 	tb.Helper()
-	u, err := url.Parse(testserver.SharedPostgres(tb))
+	u := parsed(tb, testserver.SharedPostgres(tb))
+	u.Path = "/" + name
+	return u.String()
+}
+
+// parsed parses a URL.
+func parsed(tb testing.TB, text string) *url.URL {
+	tb.Helper()
+	u, err := url.Parse(text)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	u.Path = "/" + name
-	return u.String()
+	return u
+}
+
+// parsedMySQL parses the driver's form of a data source name.
+func parsedMySQL(tb testing.TB, dsn string) *mysqldriver.Config {
+	tb.Helper()
+	cfg, err := mysqldriver.ParseDSN(dsn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return cfg
+}
+
+// driverOf is the name of the driver of a data source name.
+func driverOf(dsn string) string {
+	switch {
+	case strings.HasPrefix(dsn, "postgres"):
+		return "pgx"
+	case strings.HasPrefix(dsn, "file:"):
+		return "sqlite"
+	}
+	return "mysql"
+}
+
+// with opens another pool of the database, with settings such as "lock_timeout=100".
+func (p pools) with(tb testing.TB, settings string) *sql.DB {
+	tb.Helper()
+	dsn := p.dsn + "?" + settings
+	if strings.Contains(p.dsn, "?") {
+		dsn = p.dsn + "&" + settings
+	}
+	return open(tb, driverOf(dsn), dsn)
+}
+
+// proxied opens a pool of a database through a proxy.
+func proxied(tb testing.TB, dsn string) (pools, *testserver.Proxy) {
+	tb.Helper()
+	var proxy *testserver.Proxy
+	if driverOf(dsn) == "pgx" {
+		u, start := parsed(tb, dsn), testserver.StartTCPProxy
+		if (pools{dsn: dsn}).pooled() {
+			start = testserver.StartPgBouncerProxy
+		}
+		proxy = start(tb, u.Host)
+		u.Host = proxy.Addr()
+		dsn = u.String()
+	} else {
+		cfg := parsedMySQL(tb, dsn)
+		proxy = testserver.StartTCPProxy(tb, cfg.Addr)
+		cfg.Addr = proxy.Addr()
+		dsn = cfg.FormatDSN()
+	}
+	db := open(tb, driverOf(dsn), dsn)
+	return pools{db, db, dsn}, proxy
+}
+
+// get returns the value of a query for one.
+func get[T any](tb testing.TB, db *sql.DB, query string, args ...any) (value T) {
+	tb.Helper()
+	if err := db.QueryRowContext(context.Background(), query, args...).Scan(&value); err != nil {
+		tb.Fatalf("%s: %v", firstLine(query), err)
+	}
+	return value
 }
 
 func freshMySQL(tb testing.TB, server string) pools {
@@ -280,11 +362,7 @@ func freshMySQL(tb testing.TB, server string) pools {
 // mysqlDSN returns the driver's form of a mysql:// URL.
 func mysqlDSN(tb testing.TB, server, database string) string {
 	tb.Helper()
-	u, err := url.Parse(server)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cfg := mysqldriver.NewConfig()
+	u, cfg := parsed(tb, server), mysqldriver.NewConfig()
 	cfg.User, cfg.Net, cfg.Addr, cfg.DBName = u.User.Username(), "tcp", u.Host, database
 	cfg.Passwd, _ = u.User.Password()
 	return cfg.FormatDSN()

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -20,12 +19,10 @@ import (
 func strictly(tb testing.TB, p serviceParts) serviceParts {
 	tb.Helper()
 	p.rewrite = func(old *pools) {
-		name := map[bool]string{true: "pgx", false: "mysql"}[strings.HasPrefix(old.dsn, "postgres")]
-		if strings.HasPrefix(old.dsn, "file:") {
-			name = "sqlite"
+		if driverOf(old.dsn) == "sqlite" {
 			_ = old.write.Close()
 		}
-		db, err := OpenStrict(name, old.dsn)
+		db, err := OpenStrict(driverOf(old.dsn), old.dsn)
 		if err != nil {
 			tb.Error(err)
 			return
