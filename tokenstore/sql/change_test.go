@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
@@ -98,42 +96,6 @@ func TestRecordThatGoesBeforeTheDiskHasItIsNoAnswer(t *testing.T) {
 	}
 }
 
-// A write that failed has no result beside its error.
-func TestWriteThatFailedHasNoResult(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, b backend) {
-		p := b.migrated(t)
-		good := b.store(t, p, WithExpiry(0))
-		token, pending, due := key(1), key(2), key(3)
-		if _, err := good.Issue(t.Context(), token, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		settle(t, good, due, driver.Settlement{Attempt: mustBegin(t, good, due, request(5)), State: driver.StateReleased, KeyTTL: time.Hour})
-		pass(t, good, 2*time.Hour-time.Minute)
-		a := mustBegin(t, good, pending, request(5))
-		mustExec(t, p.write, good.names.sql("UPDATE {records} SET token_expires = token_expires + 7200000000, expires = expires + 7200000000 WHERE k = ?"), token[:])
-		name := map[*kind]string{postgres: "pgx", mysql: "mysql"}[b.kind()]
-		broken := open(t, name, p.dsn)
-		s := b.store(t, pools{broken, p.read, p.dsn}, WithExpiry(0))
-		if err := broken.Close(); err != nil {
-			t.Fatal(err)
-		}
-		req := request(6)
-		req.Kind = driver.IssuedToken
-		if res, err := s.Begin(t.Context(), token, req); !errors.Is(err, driver.ErrUnavailable) || res.Begun || res.Record.State != driver.StateNone {
-			t.Errorf("Begin() = %+v, %v, want no result and %v", res, err, driver.ErrUnavailable)
-		}
-		for _, by := range []string{"", "alice"} {
-			if res, err := s.Settle(t.Context(), pending, settlementOf(a, by)); !errors.Is(err, driver.ErrUnavailable) || res.Settled || res.Record.State != driver.StateNone {
-				t.Errorf("Settle() by %q = %+v, %v, want no result and %v", by, res, err, driver.ErrUnavailable)
-			}
-		}
-		if n, err := s.Expire(t.Context(), 10); n != 0 || !errors.Is(err, driver.ErrUnavailable) {
-			t.Errorf("Expire() = %d, %v, want %v", n, err, driver.ErrUnavailable)
-		}
-	})
-}
-
 // A person's decision and the settlement that it made are written together.
 func TestDecisionThatCannotBeKeptSettlesNothing(t *testing.T) {
 	t.Parallel()
@@ -164,22 +126,6 @@ func TestResponseWithoutBinaryForm(t *testing.T) {
 	st.Response = &driver.Response{Status: 200, Header: map[string][]string{"X": make([]string, 1<<20)}}
 	if res, err := s.Settle(t.Context(), id, st); res.Settled || !errors.Is(err, driver.ErrResponseInvalid) {
 		t.Errorf("Settle() with a million values = settled %t, %v, want %v", res.Settled, err, driver.ErrResponseInvalid)
-	}
-}
-
-// An error that was wrapped before stays an error.
-func TestFailedKeepsErrors(t *testing.T) {
-	t.Parallel()
-	s := &Store{dialect: postgres}
-	once := s.failed("get", errors.New("EOF"))
-	if twice := s.failed("get", once); once == nil || twice != once { //nolint:errorlint // it is the same value
-		t.Errorf("failed() twice = %v, want %v", twice, once)
-	}
-	for code, want := range map[string]bool{"40001": true, "57P01": false} {
-		err := &pgconn.PgError{Code: code}
-		if got := s.unlessConflict(err); (got == nil) != want {
-			t.Errorf("unlessConflict(%s) = %v, want nil: %t", code, got, want)
-		}
 	}
 }
 
@@ -226,40 +172,6 @@ func TestExpireOverLostConnections(t *testing.T) {
 		if lost == 0 {
 			t.Error("no call noticed a lost connection")
 		}
-	})
-}
-
-// Others may have locked a whole batch. Expire leaves it to the next time, and keeps no connection.
-func TestExpireOfABatchThatIsLocked(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, b backend) {
-		p := b.migrated(t)
-		s := b.store(t, p, WithExpiry(0))
-		id, a := begin(t, s, "first")
-		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
-		duplicate(t, s, id, expiryBatch+99)
-		pass(t, s, 2*time.Hour)
-		tx, err := s.begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback()
-		if _, err := tx.Exec(s.names.sql("UPDATE {records} SET rev = rev + 1")); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		if n, err := s.Expire(ctx, 2*expiryBatch); n != 0 || err != nil {
-			t.Errorf("Expire() of locked records = %d, %v, want 0", n, err)
-		}
-		if in := p.write.Stats().InUse; in != 1 {
-			t.Errorf("%d connections are in use, want that of the locks", in)
-		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
-		expire(t, s, expiryBatch+1, expiryBatch+1)
-		expire(t, s, 2*expiryBatch, 99)
 	})
 }
 
@@ -333,33 +245,6 @@ func TestListOpenGoesOnAfterAPageWithoutMatches(t *testing.T) {
 	})
 }
 
-// A record that never had a response has no damaged one either.
-func TestRecordWithoutResponseIsNotDamaged(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, b backend) {
-		s := b.store(t, b.migrated(t), WithExpiry(0))
-		id, a := begin(t, s, "none")
-		look := func() {
-			t.Helper()
-			rec, err := s.Get(t.Context(), id)
-			page, listErr := s.ListOpen(t.Context(), driver.OpenQuery{})
-			if err != nil || listErr != nil || len(page.Records) != 1 {
-				t.Fatalf("Get() = %v, ListOpen() = %d records, %v, want one", err, len(page.Records), listErr)
-			}
-			for name, rec := range map[string]driver.Record{"Get": rec, "ListOpen": page.Records[0].Record} {
-				if rec.Response != nil || rec.ResponseErr != nil {
-					t.Errorf("%s() in state %v = response %v, %v, want none", name, rec.State, rec.Response, rec.ResponseErr)
-				}
-			}
-		}
-		look()
-		if _, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown}); err != nil {
-			t.Fatal(err)
-		}
-		look()
-	})
-}
-
 // slowLog ends a line only after the store was told to stop, and then looks into the database.
 type slowLog struct {
 	slog.Handler
@@ -393,20 +278,4 @@ func TestCloseWaitsForTheRemovalOfExpiredRecords(t *testing.T) {
 	if err := background.Close(); err != nil || !looked.Load() {
 		t.Errorf("Close() = %v beside a removal that goes on: %t, want it to wait", err, !looked.Load())
 	}
-}
-
-// A question about a holder that got no answer does not say that there is none.
-func TestHeldByWithoutAnswerIsAnError(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, b backend) {
-		j, err := b.store(t, b.migrated(t), WithExpiry(0)).Joined()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, _, err := j.HeldBy(ctx, key(1)); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-			t.Errorf("HeldBy() with an ended context = %v, want %v and %v", err, driver.ErrUnavailable, context.Canceled)
-		}
-	})
 }

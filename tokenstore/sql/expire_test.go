@@ -167,35 +167,42 @@ func TestExpireBlocksNoNewKeys(t *testing.T) {
 	})
 }
 
-// A handler may keep a record locked that was due when it began. The others are removed meanwhile.
+// A handler may keep a record locked that was due when it began. The others are removed meanwhile. If a whole batch is
+// locked, Expire leaves it to the next time, and keeps no connection.
 func TestExpirePassesOverLockedRecords(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
-		s := b.store(t, b.migrated(t), WithExpiry(0))
-		for i := range 3 {
-			k := key(i)
-			a := mustBegin(t, s, k, request(1))
-			settle(t, s, k, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
+		p := b.migrated(t)
+		s := b.store(t, p, WithExpiry(0))
+		id, a := begin(t, s, "first")
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
+		besideALock := func(where string, want int) {
+			t.Helper()
+			tx, err := s.begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback()
+			if _, err := tx.Exec(s.names.sql("UPDATE {records} SET rev = rev + 1" + where)); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if n, err := s.Expire(ctx, 2*expiryBatch); n != want || err != nil {
+				t.Errorf("Expire() beside locked records%s = %d, %v, want %d", where, n, err, want)
+			}
+			if in := p.write.Stats().InUse; in != 1 {
+				t.Errorf("%d connections are in use, want that of the locks", in)
+			}
 		}
-		pass(t, s, time.Hour)
-		tx, err := s.begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback()
-		locked := key(1)
-		if _, err := tx.Exec(s.names.sql("UPDATE {records} SET rev = 1 WHERE k = ?"), locked[:]); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		if n, err := s.Expire(ctx, 100); n != 2 || err != nil {
-			t.Errorf("Expire() beside a locked record = %d, %v, want 2", n, err)
-		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
-		expire(t, s, 100, 1)
+		duplicate(t, s, id, 2)
+		pass(t, s, 2*time.Hour)
+		mustExec(t, s.db, s.names.sql("UPDATE {records} SET attempt = 77 WHERE k = ?"), id[:])
+		besideALock(" WHERE attempt = 77", 2)
+		duplicate(t, s, id, expiryBatch+98)
+		besideALock("", 0)
+		expire(t, s, expiryBatch+1, expiryBatch+1)
+		expire(t, s, 2*expiryBatch, 98)
 	})
 }
 
@@ -272,29 +279,6 @@ func duplicate(tb testing.TB, s *Store, id driver.KeyID, n int) {
 
 func key(i int) driver.KeyID { return idem.NewKeyID("test", idem.Key(fmt.Sprint("key ", i))) }
 
-func TestExpireInBackground(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, b backend) {
-		s := b.store(t, b.migrated(t), WithExpiry(10*time.Millisecond))
-		id, a := begin(t, s, "soon")
-		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Millisecond})
-		for deadline := time.Now().Add(20 * time.Second); count(t, s, "{records}") > 0; {
-			if time.Now().After(deadline) {
-				t.Fatal("the record is still there")
-			}
-			time.Sleep(5 * time.Millisecond) // between two looks
-		}
-		for range 2 {
-			if err := s.Close(); err != nil {
-				t.Errorf("Close() = %v, want <nil>", err)
-			}
-		}
-		if _, err := s.Get(t.Context(), id); err != nil {
-			t.Errorf("Get() after Close = %v, want <nil>", err)
-		}
-	})
-}
-
 // syncBuffer is a log that is read while the store writes it.
 type syncBuffer struct {
 	mu sync.Mutex
@@ -313,8 +297,9 @@ func (l *syncBuffer) String() string {
 	return l.b.String()
 }
 
-// A store that cannot remove expired records says so, and goes on when it can.
-func TestExpiryThatFailsIsTold(t *testing.T) {
+// Records are removed in the background until the store is closed. A store that cannot do that says so, and goes on
+// when it can.
+func TestExpireInBackground(t *testing.T) {
 	t.Parallel()
 	b := onSQLite
 	p := b.migrated(t)
@@ -323,20 +308,18 @@ func TestExpiryThatFailsIsTold(t *testing.T) {
 	settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Microsecond})
 	mustExec(t, p.write, "CREATE TRIGGER kept BEFORE DELETE ON idem_records BEGIN SELECT RAISE(ABORT, 'kept'); END")
 	var log syncBuffer
-	b.store(t, p, WithExpiry(time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	eventually := func(what string, ok func() bool) {
-		t.Helper()
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for deadline := time.Now().Add(patience); !ok(); <-tick.C {
-			if time.Now().After(deadline) {
-				t.Fatalf("never happened: %s", what)
-			}
+	background := b.store(t, p, WithExpiry(time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	wait(t, "the store says that it cannot remove", func() bool { return strings.Contains(log.String(), "cannot remove expired records") })
+	mustExec(t, p.write, "DROP TRIGGER kept")
+	wait(t, "the record is removed", func() bool { return count(t, s, "{records}") == 0 })
+	for range 2 {
+		if err := background.Close(); err != nil {
+			t.Errorf("Close() = %v, want <nil>", err)
 		}
 	}
-	eventually("the store says that it cannot remove", func() bool { return strings.Contains(log.String(), "cannot remove expired records") })
-	mustExec(t, p.write, "DROP TRIGGER kept")
-	eventually("the record is removed", func() bool { return count(t, s, "{records}") == 0 })
+	if _, err := background.Get(t.Context(), id); err != nil {
+		t.Errorf("Get() after Close = %v, want <nil>", err)
+	}
 }
 
 // EachKey reads the keys in pages.

@@ -302,27 +302,6 @@ func TestRecordThatKeepsChanging(t *testing.T) {
 	}
 }
 
-// An Abort puts back the record that the pending one replaced. It does not guess what that was.
-func TestRecordWhosePredecessorIsCorrupt(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, b backend) {
-		p := b.migrated(t)
-		s := b.store(t, p, WithExpiry(0))
-		id := key(1)
-		settle(t, s, id, driver.Settlement{Attempt: mustBegin(t, s, id, request(1)), State: driver.StateReleased, KeyTTL: time.Hour})
-		mustBegin(t, s, id, request(2))
-		for _, previous := range []string{"{", "{}"} {
-			mustExec(t, p.write, s.names.sql("UPDATE {records} SET previous = ?"), []byte(previous))
-			if _, err := s.Get(t.Context(), id); !errors.Is(err, driver.ErrCorruptRecord) {
-				t.Errorf("Get() over the previous record %q = %v, want %v", previous, err, driver.ErrCorruptRecord)
-			}
-			if err := s.Abort(t.Context(), id, request(3)); !errors.Is(err, driver.ErrCorruptRecord) {
-				t.Errorf("Abort() over the previous record %q = %v, want %v", previous, err, driver.ErrCorruptRecord)
-			}
-		}
-	})
-}
-
 // The connection is lost at each message of Migrate and New in turn. The error says so, and another
 // call finishes the tables. A call without an error has done everything. The many comments of PostgreSQL
 // are alike and all in one transaction, so only the first one of several in a row is lost.

@@ -43,14 +43,8 @@ func startOn(t *testing.T, d dialect.Dialect, p serviceParts) *service {
 // eventually waits for a condition.
 func (s *service) eventually(what string, ok func() bool) {
 	s.Helper()
-	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		if time.Now().After(deadline) {
-			s.Fatalf("never happened: %s", what)
-		}
-		<-tick.C
+	if !wait(s.T, what, ok) {
+		s.FailNow()
 	}
 }
 

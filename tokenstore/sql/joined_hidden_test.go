@@ -89,14 +89,16 @@ var hindrances = []hindrance{
 	}},
 }
 
-func wait(t *testing.T, what string, ok func() bool) {
+// wait waits for a condition, and reports whether it came true.
+func wait(t *testing.T, what string, ok func() bool) bool {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Errorf("never happened: %s", what)
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // escapes are what a handler does to its transaction before it pays on. "pay" is its payment.

@@ -84,16 +84,22 @@ var lossCases = []lossCase{
 
 func callBegin(ctx context.Context, s *Store, id driver.KeyID, was any) error {
 	res, err := s.Begin(ctx, id, was.(driver.BeginRequest))
-	if err == nil && !res.Begun {
-		err = fmt.Errorf("Begin() = %v, want it begun", res.Record.State)
+	switch {
+	case err == nil && !res.Begun:
+		return fmt.Errorf("Begin() = %v, want it begun", res.Record.State)
+	case err != nil && (res.Begun || res.Record.State != driver.StateNone):
+		return fmt.Errorf("Begin() has the result %+v beside its error: %v", res, err)
 	}
 	return err
 }
 
 func callSettle(ctx context.Context, s *Store, id driver.KeyID, was any) error {
 	res, err := s.Settle(ctx, id, was.(driver.Settlement))
-	if err == nil && (!res.Settled || res.Repaired) {
-		err = fmt.Errorf("Settle() = %v, settled %v, repaired %v", res.Record.State, res.Settled, res.Repaired)
+	switch {
+	case err == nil && (!res.Settled || res.Repaired):
+		return fmt.Errorf("Settle() = %v, settled %v, repaired %v", res.Record.State, res.Settled, res.Repaired)
+	case err != nil && (res.Settled || res.Record.State != driver.StateNone):
+		return fmt.Errorf("Settle() has the result %+v beside its error: %v", res, err)
 	}
 	return err
 }
