@@ -3,28 +3,39 @@ package sqlstore
 import (
 	"bytes"
 	"context"
+	"database/sql"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
+// operation is a payment past the adapters.
+func operation(key idem.Key) idem.Operation {
+	return idem.Operation{Transport: idem.TransportHTTP, Key: key, Policy: &idem.Policy{Name: "pay", AllowGlobalKeys: true}, Fingerprint: idem.FingerprintOf("pay", "100")}
+}
+
+// defaultLog catches what the default logger writes. A test that uses it is not parallel to others.
+func defaultLog(t *testing.T) *bytes.Buffer {
+	t.Helper()
+	log, before := new(bytes.Buffer), slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(log, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	return log
+}
+
 // TestJoinPaysOnceAndWarnsOfMisuse also has the leak check of TestMain see that closing the engine
 // closes the store.
-// It uses the default logger, so it is not parallel to other tests.
 func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
-	for _, b := range backends() { // in turn, because they share the default logger
-		if b.dialect == dialect.SQLite {
-			continue
-		}
+	for _, b := range backends()[:3] { // in turn, because they share the default logger
 		t.Run(b.name, func(t *testing.T) {
-			var log bytes.Buffer
-			before := slog.Default()
-			slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-			defer slog.SetDefault(before)
+			log := defaultLog(t)
 			p := b.migrated(t)
 			mustExec(t, p.write, "CREATE TABLE payments (op VARCHAR(64) NOT NULL, amount BIGINT NOT NULL)")
 			engine, err := Join(t.Context(), p.write, b.dialect)
@@ -37,15 +48,9 @@ func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
 					t.Errorf("Close() = %v", err)
 				}
 			}()
-			policy := idem.Policy{Name: "pay", AllowGlobalKeys: true}
-			pay := func(key string, h idem.Handler) (idem.Result, error) {
-				op := idem.Operation{Transport: idem.TransportHTTP, Key: idem.Key(key), Policy: &policy,
-					Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}
-				return engine.Do(t.Context(), op, h)
-			}
 			created := idem.Response{Status: 201, Body: []byte("paid")}
 			for _, replayed := range []bool{false, true} {
-				res, err := pay("k1", func(ctx context.Context) (idem.Response, error) {
+				res, err := engine.Do(t.Context(), operation("k1"), func(ctx context.Context) (idem.Response, error) {
 					tx, err := Tx(ctx)
 					if err == nil {
 						_, err = tx.ExecContext(ctx, "INSERT INTO payments VALUES ('k1', 100)")
@@ -59,10 +64,89 @@ func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
 			if log.Len() > 0 {
 				t.Errorf("the log has %q, want nothing", log.String())
 			}
-			_, _ = pay("k2", func(context.Context) (idem.Response, error) { return created, nil })
+			_, _ = engine.Do(t.Context(), operation("k2"), func(context.Context) (idem.Response, error) { return created, nil })
 			if !strings.Contains(log.String(), idem.ErrNotTaken.Error()) || strings.Count(log.String(), "\n") != 1 {
 				t.Errorf("the log has %q, want one line with %q", log.String(), idem.ErrNotTaken)
 			}
 		})
+	}
+}
+
+func TestJoinWarnsOfWhatADeveloperShouldSee(t *testing.T) {
+	log := defaultLog(t)
+	for _, c := range []struct {
+		ev   telemetry.Event
+		want bool
+	}{
+		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeUnavailable)}, true},
+		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeInternal)}, true},
+		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeInProgress)}, false},
+		{telemetry.Event{Type: telemetry.EventReleased, Code: string(idem.CodeUnavailable)}, false},
+		{telemetry.Event{Type: telemetry.EventMisused, Err: driver.ErrEscaped}, true},
+		{telemetry.Event{Type: telemetry.EventMisused, Err: driver.ErrSwallowed}, false}, // its refusal warns
+	} {
+		log.Reset()
+		if warn(t.Context(), c.ev); log.Len() > 0 != c.want {
+			t.Errorf("warn(%+v) wrote %q, want something: %t", c.ev, log.String(), c.want)
+		}
+	}
+}
+
+// The leak check of TestMain also sees that nothing of the store goes on.
+func TestJoinTellsWhatItsPartsRefuse(t *testing.T) {
+	t.Parallel()
+	p := freshPostgres(t)
+	if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL); engine != nil || !errors.Is(err, ErrNotMigrated) {
+		t.Errorf("Join() without tables = %v, %v, want %v", engine, err, ErrNotMigrated)
+	}
+	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL); err != nil {
+		t.Fatal(err)
+	}
+	for part, wrong := range map[string]JoinOption{"joined mode": WithIdleLimit(time.Millisecond), "the engine": idem.WithLockTimeout(-1)} {
+		if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, wrong); engine != nil || err == nil {
+			t.Errorf("Join() with a wrong option of %s = %v, %v, want an error", part, engine, err)
+		}
+	}
+}
+
+// closed counts how often it was closed.
+type closed int
+
+func (c *closed) Close() error { *c++; return nil }
+
+// Join passes each option on to that which has it: the store, joined mode or the engine.
+func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
+	t.Parallel()
+	p, prefix := freshPostgres(t), WithTablePrefix("own_")
+	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL, prefix); err != nil {
+		t.Fatal(err)
+	}
+	var closer closed
+	engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, nil, prefix, quiet(), WithIsolation(sql.LevelSerializable), WithTransactionPooler(),
+		idem.WithConflictRetries(1), idem.WithCloser(&closer))
+	if err != nil {
+		t.Fatalf("Join() = %v, want <nil>", err)
+	}
+	var runs, locks int
+	var isolation string
+	res, err := engine.Do(t.Context(), operation("k1"), func(ctx context.Context) (idem.Response, error) {
+		tx, err := Tx(ctx)
+		if runs++; err == nil && runs == 1 {
+			_, err = tx.Exec("DO $$ BEGIN RAISE EXCEPTION 'a conflict' USING ERRCODE = '40001'; END $$")
+		} else if err == nil {
+			// A lock of the transaction cannot be given back before its end.
+			err = tx.QueryRow("SELECT current_setting('transaction_isolation'), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"+
+				" AND pid = pg_backend_pid() AND pg_advisory_unlock((classid::bigint << 32) | objid::bigint))").Scan(&isolation, &locks)
+		}
+		return idem.Response{Status: 201}, err
+	})
+	if err != nil || res.Response.Status != 201 || runs != 2 || isolation != "serializable" || locks != 0 {
+		t.Errorf("Do() = %+v, %v, after %d runs with isolation %s and %d locks of the session, want 201 after 2, serializable and 0", res, err, runs, isolation, locks)
+	}
+	if n := get[int](t, p.write, "SELECT count(*) FROM own_records"); n != 1 {
+		t.Errorf("the table of the options has %d records, want 1", n)
+	}
+	if err := engine.Close(t.Context()); err != nil || closer != 1 {
+		t.Errorf("Close() = %v, and closed what belongs to the engine %d times, want once", err, closer)
 	}
 }

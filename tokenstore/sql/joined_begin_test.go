@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,11 +15,25 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// keep stores a record of an attempt in a state.
+// idOf is the key of a client of the service.
+func idOf(key string) driver.KeyID { return idem.NewKeyID("merchant", idem.Key(key)) }
+
+// keep stores a record in a state. It lasts for longer than those of [joinedRequest].
 func (s *service) keep(id driver.KeyID, state driver.State) driver.Record {
 	s.Helper()
 	ctx, nonce := context.Background(), driver.NewNonce()
-	begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: "POST /pay", Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
+	switch state {
+	case driver.StateNone:
+		return driver.Record{}
+	case driver.StateIssued:
+		rec, err := s.joined.Issue(ctx, id, time.Hour)
+		if err != nil {
+			s.Fatal(err)
+		}
+		return rec
+	}
+	begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: "POST /pay", Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: nonce,
+		ResultTTL: 100 * time.Hour, KeyTTL: 200 * time.Hour})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -33,6 +48,34 @@ func (s *service) keep(id driver.KeyID, state driver.State) driver.Record {
 	return res.Record
 }
 
+func joinedRequest(kind driver.KeyKind) driver.JoinedRequest {
+	return driver.JoinedRequest{Kind: kind, Route: "POST /pay", Nonce: driver.NewNonce(), Fingerprint: driver.Fingerprint{Version: 1, Sum: [32]byte{1}}, ResultTTL: time.Hour}
+}
+
+// mustBegin begins an attempt in a transaction.
+func (s *service) mustBegin(id driver.KeyID, req driver.JoinedRequest) driver.JoinedBegin {
+	s.Helper()
+	got, err := s.joined.BeginJoined(context.Background(), id, req)
+	if err != nil || got.Tx == nil {
+		s.Fatalf("BeginJoined() = %+v, %v, want a transaction", got, err)
+	}
+	return got
+}
+
+// wantNotBegun wants BeginJoined to start nothing, and to return a record in a state.
+func (s *service) wantNotBegun(what string, id driver.KeyID, req driver.JoinedRequest, state driver.State) {
+	s.Helper()
+	got, err := s.joined.BeginJoined(context.Background(), id, req)
+	if got.Tx != nil {
+		s.Errorf("%s: BeginJoined() began an attempt", what)
+		_ = got.Tx.Rollback(context.Background())
+	}
+	if err != nil || got.Held || got.Record.State != state {
+		s.Errorf("%s: BeginJoined() = %v, held %t, %v, want %v", what, got.Record.State, got.Held, err, state)
+	}
+	s.wantNothingOpen(what)
+}
+
 func runAgain(from driver.Attempt) driver.JoinedRequest {
 	req := joinedRequest(driver.ClientKey)
 	req.RunAgainFrom = &from
@@ -43,69 +86,50 @@ func completedAs(a driver.Attempt) driver.Settlement {
 	return driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour, Response: &driver.Response{Status: 201}}
 }
 
-// An attempt that runs again under a shorter policy is remembered for as long as the first one was to be.
-func TestJoinedRunAgainKeepsTheLongerTimes(t *testing.T) {
+// One request at most may start from what is stored about a key, because the engine has read it first and another request
+// may have changed it. The attempt is the next one, and its record lasts for as long as the one before was to last.
+func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
-		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
-		first := joinedRequest(driver.ClientKey)
-		begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: first.Route, Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: driver.NewNonce(),
-			Fingerprint: first.Fingerprint, ResultTTL: 100 * time.Hour, KeyTTL: 200 * time.Hour})
-		if err != nil {
-			s.Fatal(err)
+		ctx := context.Background()
+		for state, starts := range map[driver.State]string{
+			driver.StateNone: "a client key", driver.StateIssued: "a token", driver.StateReleased: "a client key", driver.StateUnknown: "from the attempt", driver.StateCompleted: "",
+		} {
+			id := idOf(state.String())
+			from := s.keep(id, state)
+			other := from.Attempt
+			other.Nonce = driver.NewNonce()
+			requests := map[string]driver.JoinedRequest{
+				"a client key": joinedRequest(driver.ClientKey), "a token": joinedRequest(driver.IssuedToken),
+				"from the attempt": runAgain(from.Attempt), "from another attempt": runAgain(other),
+			}
+			for name, req := range requests {
+				if name != starts {
+					s.wantNotBegun(fmt.Sprintf("%s of a key that is %v", name, state), id, req, state)
+				}
+			}
+			if starts == "" {
+				continue
+			}
+			if err := s.mustBegin(id, requests[starts]).Tx.Rollback(ctx); err != nil {
+				s.Errorf("Rollback() = %v, want <nil>", err)
+			}
+			began := s.mustBegin(id, requests[starts])
+			if want := (driver.Replaced{State: state, Attempt: from.Attempt}); began.Replaced != want || began.Record.Attempt.Number != from.Attempt.Number+1 {
+				s.Errorf("BeginJoined() replaced %+v by attempt %d, want the one after %+v", began.Replaced, began.Record.Attempt.Number, want)
+			}
+			if err := began.Tx.Commit(ctx, completedAs(began.Record.Attempt)); err != nil {
+				s.Fatal(err)
+			}
+			rec, err := s.joined.Get(ctx, id)
+			if err != nil || rec.State != driver.StateCompleted || rec.Attempt != began.Record.Attempt || state != driver.StateNone && !rec.Created.Equal(began.Record.Created) || rec.Started.Sub(began.Record.Started).Abs() > time.Second {
+				s.Errorf("Get() = %+v, %v, want what BeginJoined said: %+v", rec, err, began.Record)
+			}
+			if result, key := rec.ResultExpires.Sub(rec.Settled), rec.KeyExpires.Sub(rec.Settled); state == driver.StateUnknown && (result < 100*time.Hour || key < 200*time.Hour) {
+				s.Errorf("after a longer policy the result lasts for %v and the key for %v, want 100 h and 200 h", result, key)
+			}
+			s.wantNotBegun(starts+" that is used", id, requests[starts], driver.StateCompleted)
 		}
-		unknown := driver.Settlement{Attempt: begun.Record.Attempt, ID: driver.NewNonce(), State: driver.StateUnknown, ResultTTL: time.Hour, KeyTTL: time.Hour}
-		if res, err := s.joined.Settle(ctx, id, unknown); err != nil || !res.Settled {
-			s.Fatalf("Settle() = %+v, %v", res, err)
-		}
-		again, err := s.joined.BeginJoined(ctx, id, runAgain(begun.Record.Attempt)) // its times are an hour
-		if err != nil || again.Tx == nil {
-			s.Fatalf("BeginJoined() = %+v, %v, want a transaction", again, err)
-		}
-		defer again.Tx.Release(ctx)
-		if err := again.Tx.Commit(ctx, completedAs(again.Record.Attempt)); err != nil {
-			s.Fatalf("Commit() = %v", err)
-		}
-		rec, err := s.joined.Get(ctx, id)
-		if err != nil || rec.State != driver.StateCompleted || rec.ResultExpires.Sub(rec.Settled) < 100*time.Hour || rec.KeyExpires.Sub(rec.Settled) < 200*time.Hour {
-			s.Errorf("Get() = %v, its result for %v and its key for %v, %v; want 100 h and 200 h", rec.State, rec.ResultExpires.Sub(rec.Settled), rec.KeyExpires.Sub(rec.Settled), err)
-		}
-	})
-}
-
-// An attempt runs again only from the open attempt that its caller has seen.
-func TestBeginJoinedRunsAgainOnlyFromTheAttemptInDoubt(t *testing.T) {
-	t.Parallel()
-	onEachService(t, serviceParts{}, func(s *service) {
-		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
-		wantNone := func(what string, req driver.JoinedRequest, state driver.State) {
-			s.Helper()
-			s.wantNotBegun(what, id, req, state)
-			s.wantNothingOpen(what)
-		}
-		wantNone("without a record", runAgain(driver.Attempt{Number: 1, Nonce: driver.NewNonce()}), driver.StateNone)
-		unknown := s.keep(id, driver.StateUnknown)
-		other := unknown.Attempt
-		other.Nonce = driver.NewNonce()
-		wantNone("from another attempt", runAgain(other), driver.StateUnknown)
-		wantNone("from none", joinedRequest(driver.ClientKey), driver.StateUnknown)
-
-		began, err := s.joined.BeginJoined(ctx, id, runAgain(unknown.Attempt))
-		if err != nil || began.Tx == nil {
-			s.Fatalf("BeginJoined() = %+v, %v, want a transaction", began, err)
-		}
-		if want := (driver.Replaced{State: driver.StateUnknown, Attempt: unknown.Attempt}); began.Replaced != want {
-			s.Errorf("BeginJoined() replaced %+v, want %+v", began.Replaced, want)
-		}
-		if err := began.Tx.Commit(ctx, completedAs(began.Record.Attempt)); err != nil {
-			s.Fatal(err)
-		}
-		rec, err := s.joined.Get(ctx, id)
-		if err != nil || rec.Attempt != began.Record.Attempt || rec.Attempt.Number != 2 || !rec.Created.Equal(began.Record.Created) || rec.Started.Sub(began.Record.Started).Abs() > time.Second {
-			s.Errorf("Get() = %+v, %v, want what BeginJoined said: %+v", rec, err, began.Record)
-		}
-		wantNone("from a completed attempt", runAgain(rec.Attempt), driver.StateCompleted)
-		wantNone("of a completed key", joinedRequest(driver.ClientKey), driver.StateCompleted)
 	})
 }
 
@@ -122,41 +146,92 @@ func (c hookedConnector) Connect(ctx context.Context) (Session, error) {
 	return c.Connector.Connect(ctx)
 }
 
-// The record is removed after it has been read. A token, or an attempt in doubt, is not there any more.
-func TestBeginJoinedOfARecordThatIsRemovedMeanwhile(t *testing.T) {
+// Another request may change the record or remove it between the read and the statement that takes the key. The attempt
+// then starts from the changed record, or not at all.
+func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 	t.Parallel()
+	const remove, update = "DELETE FROM {records} WHERE k = ?", "UPDATE {records} SET "
+	client := func(driver.Attempt) driver.JoinedRequest { return joinedRequest(driver.ClientKey) }
+	token := func(driver.Attempt) driver.JoinedRequest { return joinedRequest(driver.IssuedToken) }
 	onEachService(t, serviceParts{}, func(s *service) {
-		ctx, plain := context.Background(), s.joined.connector
-		begin := func(key string, req driver.JoinedRequest, removeBefore int) driver.JoinedBegin {
-			s.Helper()
+		plain := s.joined.connector
+		for name, c := range map[string]struct {
+			state  driver.State
+			req    func(driver.Attempt) driver.JoinedRequest
+			change string
+			starts bool
+		}{
+			"a token that is removed":                 {driver.StateIssued, token, remove, false},
+			"a token whose time is over":              {driver.StateIssued, token, update + "token_expires = 1, expires = 1 WHERE k = ?", false},
+			"an attempt in doubt that is removed":     {driver.StateUnknown, runAgain, remove, false},
+			"a released key that is removed":          {driver.StateReleased, client, remove, true},
+			"a released key in another state":         {driver.StateReleased, client, fmt.Sprint(update, "state = ", int(driver.StateUnknown), " WHERE k = ?"), false},
+			"a released key of another attempt":       {driver.StateReleased, client, update + "attempt = attempt + 1 WHERE k = ?", true},
+			"a released key of another domain":        {driver.StateReleased, client, update + "domain = k WHERE k = ?", true},
+			"a released key of another fence":         {driver.StateReleased, client, update + "fence = fence + 1 WHERE k = ?", true},
+			"a released key of another request of it": {driver.StateReleased, client, update + "nonce = substr(k, 1, 16) WHERE k = ?", true},
+		} {
+			id := idOf(name)
+			req := c.req(s.keep(id, c.state).Attempt)
+			var changed driver.Record
 			s.joined.connector = hookedConnector{plain, func(n int) {
-				if n == removeBefore {
-					mustExec(s, s.pools.write, "DELETE FROM idem_records")
+				if first := map[driver.State]int{driver.StateReleased: 2}[c.state]; n == max(first, 1) { // a client key is inserted unseen first
+					mustExec(s, s.pools.write, s.joined.names.sql(c.change), id[:])
+					var err error
+					if changed, err = s.joined.Get(context.Background(), id); err != nil {
+						s.Error(err)
+					}
 				}
 			}, new(int)}
-			got, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", idem.Key(key)), req)
-			if err != nil || got.Held {
-				s.Errorf("%s: BeginJoined() = held %t, %v", key, got.Held, err)
+			if !c.starts {
+				want := driver.StateNone
+				if c.state == driver.StateReleased {
+					want = driver.StateUnknown
+				}
+				s.wantNotBegun(name, id, req, want)
+				continue
 			}
-			if got.Tx != nil {
-				_ = got.Tx.Rollback(ctx)
+			got := s.mustBegin(id, req)
+			if want := (driver.Replaced{State: changed.State, Attempt: changed.Attempt}); got.Replaced != want || got.Record.Attempt.Number != changed.Attempt.Number+1 {
+				s.Errorf("%s: attempt %d began in place of %+v, want the one after %+v", name, got.Record.Attempt.Number, got.Replaced, want)
 			}
-			return got
+			_ = got.Tx.Rollback(context.Background())
 		}
-		if _, err := s.joined.Issue(ctx, idem.NewKeyID("merchant", "token"), time.Hour); err != nil {
-			s.Fatal(err)
+	})
+}
+
+// Another transaction may have completed the key since it was found to be free.
+func TestForgetSparesAKeyThatLasts(t *testing.T) {
+	t.Parallel()
+	onEachService(t, serviceParts{}, func(s *service) {
+		id := idOf("k1")
+		s.keep(id, driver.StateCompleted)
+		for _, state := range []driver.State{driver.StateCompleted, driver.StateExpired} {
+			if err := s.joined.forget(context.Background(), id); err != nil {
+				s.Fatal(err)
+			}
+			s.wantState("k1", state)
+			mustExec(s, s.pools.write, "UPDATE idem_records SET result_expires = 1, expires = 1") // the result alone is over
 		}
-		if got := begin("token", joinedRequest(driver.IssuedToken), 1); got.Tx != nil || got.Record.State != driver.StateNone {
-			s.Errorf("BeginJoined() of a token that is removed = %+v, want no attempt", got)
+	})
+}
+
+// A transaction that is not free in time is an outage, and so is a pool of another size than that for which Joined was called.
+func TestBeginJoinedWithoutAFreeTransactionIsUnavailable(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := startService(t, b, serviceParts{pool: 2})
+		first := s.mustBegin(idOf("first"), joinedRequest(driver.ClientKey))
+		short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if _, err := s.joined.BeginJoined(short, idOf("second"), joinedRequest(driver.ClientKey)); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("BeginJoined() beside the only transaction = %v, want %v", err, driver.ErrUnavailable)
 		}
-		unknown := s.keep(idem.NewKeyID("merchant", "doubt"), driver.StateUnknown)
-		if got := begin("doubt", runAgain(unknown.Attempt), 1); got.Tx != nil || got.Record.State != driver.StateNone {
-			s.Errorf("BeginJoined() from an attempt that is removed = %+v, want no attempt", got)
-		}
-		s.keep(idem.NewKeyID("merchant", "released"), driver.StateReleased)
-		if got := begin("released", joinedRequest(driver.ClientKey), 2); got.Tx == nil || got.Record.Attempt.Number != 1 {
-			s.Errorf("BeginJoined() of a released key that is removed = %+v, want its first attempt", got)
-		}
+		_ = first.Tx.Rollback(t.Context())
+		s.pools.write.SetMaxOpenConns(3)
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		s.pools.write.SetMaxOpenConns(2)
+		s.wantOnePayment("k1")
 	})
 }
 
@@ -195,13 +270,8 @@ func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
 		ctx := context.Background()
 		for _, state := range []driver.State{driver.StateNone, driver.StateReleased} {
 			id := idem.NewKeyID("merchant", idem.Key(state.String()))
-			if state != driver.StateNone {
-				s.keep(id, state)
-			}
-			begin, err := s.joined.BeginJoined(ctx, id, joinedRequest(driver.ClientKey))
-			if err != nil || begin.Tx == nil {
-				s.Fatalf("BeginJoined() = %+v, %v, want a transaction", begin, err)
-			}
+			s.keep(id, state)
+			begin := s.mustBegin(id, joinedRequest(driver.ClientKey))
 			short, cancel := ctx, context.CancelFunc(func() {})
 			if s.backend.dialect == dialect.SQLite || s.backend.name == throughPgBouncer.name { // its connections have no limit of their own
 				short, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
@@ -241,9 +311,10 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 		session.Close(true, func() {})
 		begin, began := s.joined.BeginJoined(ctx, id, joinedRequest(driver.ClientKey))
 		_, held := s.joined.Held(ctx, id)
+		_, _, heldBy := s.joined.HeldBy(ctx, id)
 		_, probed := s.joined.Probe(ctx, id)
 		bound, bind := s.joined.Bind(ctx, id, driver.Fingerprint{Version: 1}, time.Hour)
-		for method, err := range map[string]error{"BeginJoined": began, "Held": held, "Probe": probed, "Bind": bind, "Ping": s.joined.Ping(ctx)} {
+		for method, err := range map[string]error{"BeginJoined": began, "Held": held, "HeldBy": heldBy, "Probe": probed, "Bind": bind, "Ping": s.joined.Ping(ctx)} {
 			if !errors.Is(err, driver.ErrUnavailable) {
 				s.Errorf("%s() = %v, want %v", method, err, driver.ErrUnavailable)
 			}
