@@ -76,7 +76,6 @@ func TestWrongCallsAreRefused(t *testing.T) {
 		"completed without a response":   {settle(func(st *driver.Settlement) { st.State = driver.StateCompleted }), "without a response"},
 		"settled as pending":             {settle(func(st *driver.Settlement) { st.State = driver.StatePending }), "state pending"},
 		"a long reason to settle":        {settle(func(st *driver.Settlement) { st.Decision.Reason = strings.Repeat("x", maxReason+1) }), "at most"},
-		"joined without a pool to read":  {second(s.Joined()), "WithReadPool"},
 		"joined with a short idle limit": {second(s.Joined(WithIdleLimit(time.Millisecond))), "1s or more"},
 		"joined past database/sql":       {second(s.JoinedOver(someConnector{})), "are for PostgreSQL"},
 		"a transaction of another kind":  {second(sessionOf(nil)), ErrOtherStore.Error()},
@@ -89,26 +88,12 @@ func TestWrongCallsAreRefused(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// While a handler has the one connection for writing, a joined store on SQLite can be asked all
-// the same.
+// While a handler has the one connection for writing, a joined store on SQLite can be asked all the same.
 func TestJoinedOnSQLiteAnswersWhileAHandlerRuns(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
-	p := freshSQLite(t)
-	if err := Migrate(ctx, p.write, dialect.SQLite); err != nil {
-		t.Fatal(err)
-	}
-	s, err := New(ctx, p.write, dialect.SQLite, WithReadPool(p.read), WithSoleProcess(), WithExpiry(0), quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	j, err := s.Joined()
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := idem.NewKeyID("m", "k")
-	if domain, err := j.DomainOf(ctx, id); domain != driver.JoinedDomain || err != nil {
+	s := startOn(t, dialect.SQLite, serviceParts{})
+	ctx, j := t.Context(), s.joined
+	if domain, err := j.DomainOf(ctx, idOf("k1")); domain != driver.JoinedDomain || err != nil {
 		t.Errorf("DomainOf() = %q, %v", domain, err)
 	}
 	look := func(when string, want bool) {
@@ -116,37 +101,33 @@ func TestJoinedOnSQLiteAnswersWhileAHandlerRuns(t *testing.T) {
 		if err := j.Ping(ctx); err != nil {
 			t.Errorf("%s: Ping() = %v", when, err)
 		}
-		if _, held, err := j.HeldBy(ctx, id); held != want || err != nil {
+		if _, held, err := j.HeldBy(ctx, idOf("k1")); held != want || err != nil {
 			t.Errorf("%s: HeldBy() = %v, %v, want %v", when, held, err, want)
 		}
 	}
 	look("before", false)
-	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "pay")
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := func(nonce driver.Nonce) driver.JoinedRequest {
-		return driver.JoinedRequest{Route: "POST /pay", Nonce: nonce, Fingerprint: fp, ResultTTL: time.Hour}
-	}
-	first, err := j.BeginJoined(ctx, id, request(driver.NewNonce()))
-	if err != nil || first.Tx == nil {
-		t.Fatalf("BeginJoined() = %+v, %v", first, err)
-	}
+	finish := s.started("k1")
 	look("while a handler runs", true)
-	if again, err := j.BeginJoined(ctx, id, request(driver.NewNonce())); err != nil || !again.Held {
+	if again, err := j.BeginJoined(ctx, idOf("k1"), joinedRequest(driver.ClientKey)); err != nil || !again.Held {
 		t.Errorf("BeginJoined() of a held key = %+v, %v, want held", again, err)
 	}
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	other := idem.NewKeyID("m", "other")
-	if _, err := j.BeginJoined(short, other, request(driver.NewNonce())); !errors.Is(err, driver.ErrUnavailable) {
+	if _, err := j.BeginJoined(short, idOf("other"), joinedRequest(driver.ClientKey)); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("BeginJoined() without a free connection = %v, want %v", err, driver.ErrUnavailable)
 	}
-	if held, err := j.Held(ctx, other); held || err != nil {
+	if held, err := j.Held(ctx, idOf("other")); held || err != nil {
 		t.Errorf("Held() of the key that got no connection = %v, %v, want false", held, err)
 	}
-	if err := first.Tx.Rollback(ctx); err != nil {
-		t.Errorf("Rollback() = %v", err)
-	}
+	finish()
 	look("after", false)
+
+	finish = s.started("k2")
+	_ = s.pools.read.Close()
+	for range 2 {
+		if err := j.Ping(ctx); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Ping() of a lost database = %v, want %v", err, driver.ErrUnavailable)
+		}
+		finish()
+	}
 }

@@ -138,32 +138,6 @@ func (b backend) readOnly(tb testing.TB, p pools) pools {
 	return pools{db, db, p.dsn}
 }
 
-// The context of a call ends while it waits for a connection.
-func TestPoolIsBusy(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, b backend) {
-		p := b.migrated(t)
-		p.write.SetMaxOpenConns(1)
-		s, err := New(t.Context(), p.write, b.dialect, quiet(), WithExpiry(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		conn, err := p.write.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		for name, call := range calls(s, key(1)) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			if err := call(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s() without a connection = %v, want %v and %v", name, err, driver.ErrUnavailable, context.DeadlineExceeded)
-			}
-			cancel()
-		}
-	})
-}
-
 // The server is killed and comes back. Calls fail clearly meanwhile, and every record is
 // there afterwards.
 func TestRestartedServer(t *testing.T) {

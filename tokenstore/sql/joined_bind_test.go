@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -89,26 +88,5 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 		if first, second := bodies(); err != nil || bound != first && bound != second {
 			t.Errorf("Bind() = %v, %v, want one of the two", bound, err)
 		}
-	})
-}
-
-// Neither a shorter time nor another body changes until when a binding lasts.
-func TestBindingIsNotShortenedNorExtendedByAnotherBody(t *testing.T) {
-	t.Parallel()
-	onEachService(t, serviceParts{}, func(s *service) {
-		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
-		first, second := bodies()
-		bind := func(fp driver.Fingerprint, ttl time.Duration) {
-			s.Helper()
-			var left int64
-			got, err := s.joined.Bind(ctx, id, fp, ttl)
-			err = errors.Join(err, s.pools.read.QueryRow(s.joined.names.sql("SELECT expires - {clock} FROM {bindings}")).Scan(&left))
-			if lasts := time.Duration(left) * time.Microsecond; err != nil || got != first || lasts > time.Hour || lasts < 50*time.Minute {
-				s.Errorf("Bind() for %v = %v, %v, and it lasts for %v, want the first body for an hour", ttl, got, err, lasts)
-			}
-		}
-		bind(first, time.Hour)
-		bind(first, time.Minute)
-		bind(second, 2*time.Hour)
 	})
 }

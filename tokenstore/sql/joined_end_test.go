@@ -4,12 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
-
-	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -67,26 +64,6 @@ func TestJoinedPaymentWithoutItsRecordDoesNotCommit(t *testing.T) {
 		s.wantPayments(0)
 		s.wantNothingOpen("after the release")
 	})
-}
-
-// What a handler leaves open by its own COMMIT or ROLLBACK ends with its request.
-func TestJoinedTransactionEndedByTheHandlerLeavesNothingOpen(t *testing.T) {
-	t.Parallel()
-	for _, statement := range []string{"COMMIT", "ROLLBACK"} {
-		t.Run(statement, func(t *testing.T) {
-			onEachService(t, serviceParts{}, func(s *service) {
-				for _, status := range []int{201, 402, 500} {
-					s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-						_, _ = tx.Exec(statement)
-						c.String(status, "done")
-						return nil
-					}))
-					s.pay(fmt.Sprint(status))
-					s.wantNothingOpen(fmt.Sprint("after ", status))
-				}
-			})
-		})
-	}
 }
 
 // lateGuard has a goroutine of the handler do something right before COMMIT.

@@ -121,6 +121,7 @@ func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
 				}))
 				s.want(s.pay("k1"), want.answer)
 				s.wantState("k1", want.state)
+				s.wantNothingOpen("after " + name)
 				switch want.state {
 				case driver.StateNone:
 					s.wantMisuse(want.told)

@@ -138,32 +138,18 @@ func TestJoinedReadLockOfABackupIsUnavailable(t *testing.T) {
 	}
 }
 
-// A server or a session that would refuse some statements later is refused at the start.
+// A server or a session that would not commit a record, or would refuse some statements later, is refused at the start.
 func TestSettingsOfMySQLThatAreRefused(t *testing.T) {
 	t.Parallel()
 	binlog := testserver.StartMariaDB(t, "--innodb-flush-method=nosync", "--log-bin=binlog", "--binlog-format=STATEMENT").URL()
-	for name, p := range map[string]func(t *testing.T) (pools, string){
-		"binlog_format=STATEMENT": func(t *testing.T) (pools, string) { return freshMySQL(t, binlog), "" },
-		"completion_type=CHAIN": func(t *testing.T) (pools, string) {
-			return freshMySQL(t, testserver.SharedMariaDB(t)), "?completion_type=1"
-		},
-		"EMPTY_STRING_IS_NULL": func(t *testing.T) (pools, string) {
-			return freshMySQL(t, testserver.SharedMariaDB(t)), "?sql_mode=%27EMPTY_STRING_IS_NULL%27"
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pools, setting := p(t)
-			if err := Migrate(t.Context(), pools.write, dialect.MySQL); err != nil {
-				t.Fatal(err)
-			}
-			store, err := New(t.Context(), open(t, "mysql", pools.dsn+setting), dialect.MySQL, quiet())
-			if !errors.Is(err, errSetting) {
-				t.Errorf("New() = %v, want %v", err, errSetting)
-			}
-			if err == nil {
-				_ = store.Close()
-			}
-		})
+	for setting, server := range map[string]string{"": binlog, "autocommit=0": "", "completion_type=1": "", "sql_mode=%27EMPTY_STRING_IS_NULL%27": ""} {
+		if server == "" {
+			server = testserver.SharedMariaDB(t)
+		}
+		p := onMySQL("MariaDB", server).migrated(t)
+		if store, err := New(t.Context(), p.with(t, setting), dialect.MySQL, quiet()); !errors.Is(err, errSetting) {
+			t.Errorf("New() with %q = %v, %v, want %v", setting, store, err, errSetting)
+		}
 	}
 }
 

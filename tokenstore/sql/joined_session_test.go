@@ -14,6 +14,7 @@ import (
 type waitingConn struct {
 	ctx     context.Context
 	commits chan struct{} // closed when Commit waits
+	deaf    chan struct{} // ends the wait in place of the context, as a driver such as lib/pq does
 }
 
 func (c *waitingConn) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
@@ -30,6 +31,10 @@ func (c *waitingConn) BeginTx(ctx context.Context, _ sqldriver.TxOptions) (sqldr
 
 func (c *waitingConn) Commit() error {
 	close(c.commits)
+	if c.deaf != nil {
+		<-c.deaf
+		return nil
+	}
 	<-c.ctx.Done()
 	return c.ctx.Err()
 }
@@ -44,31 +49,40 @@ func (lateContext) AfterFunc(func()) (stop func() bool) { return func() bool { r
 func (lateContext) Value(any) any { return nil }
 
 // A COMMIT whose time is over is cancelled in any case. It would hold its key until the standby
-// is back otherwise.
+// is back otherwise. If the driver does not let a context end it, nobody waits for it.
 func TestCommitPastItsTimeIsCancelled(t *testing.T) {
 	t.Parallel()
-	conn := &waitingConn{commits: make(chan struct{})}
-	db := sql.OpenDB(conn)
-	defer db.Close()
-	s, err := sqlConnector{db}.Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	for name, deaf := range map[string]chan struct{}{"by the driver": nil, "by nothing": make(chan struct{})} {
+		t.Run(name, func(t *testing.T) {
+			conn := &waitingConn{commits: make(chan struct{}), deaf: deaf}
+			db := sql.OpenDB(conn)
+			defer db.Close()
+			s, err := sqlConnector{db}.Connect(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Begin(t.Context(), sql.LevelDefault); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-conn.commits
+				cancel()
+			}()
+			if err := s.Commit(lateContext{ctx}); !errors.Is(err, context.Canceled) {
+				t.Errorf("Commit() = %v, want %v", err, context.Canceled)
+			}
+			select {
+			case <-conn.ctx.Done():
+			case <-time.After(patience):
+				t.Error("the driver still waits for its COMMIT")
+			}
+			closed := make(chan struct{})
+			s.Close(true, func() { close(closed) })
+			if deaf != nil {
+				close(deaf)
+			}
+			<-closed
+		})
 	}
-	if err := s.Begin(t.Context(), sql.LevelDefault); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-conn.commits
-		cancel()
-	}()
-	if err := s.Commit(lateContext{ctx}); !errors.Is(err, context.Canceled) {
-		t.Errorf("Commit() = %v, want %v", err, context.Canceled)
-	}
-	select {
-	case <-conn.ctx.Done():
-	case <-time.After(5 * time.Second):
-		t.Error("the driver still waits for its COMMIT")
-	}
-	s.Close(true, func() {})
 }

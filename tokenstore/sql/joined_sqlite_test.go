@@ -13,7 +13,6 @@ import (
 	sqlitedriver "modernc.org/sqlite"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -82,33 +81,23 @@ func TestJoinedOnSQLiteWithoutACommitHookIsUnavailable(t *testing.T) {
 	s.wantNothingOpen("after the refusal")
 }
 
-// Drivers whose hooks are of other kinds.
-type (
-	hookWithoutParameter struct{ waitingConn }
-	hookOfANumber        struct{ waitingConn }
-	hookWithAParameter   struct{ waitingConn }
-	hookWithoutResult    struct{ waitingConn }
-	hookOfText           struct{ waitingConn }
-	hookOfANumberAndText struct{ waitingConn }
-)
+// hooked is a driver whose method takes a hook of another kind.
+type hooked[F any] struct{ waitingConn }
 
-func (*hookWithoutParameter) RegisterCommitHook()                     {}
-func (*hookOfANumber) RegisterCommitHook(int)                         {}
-func (*hookWithAParameter) RegisterCommitHook(func(int) int)          {}
-func (*hookWithoutResult) RegisterCommitHook(func())                  {}
-func (*hookOfText) RegisterCommitHook(func() string)                  {}
-func (*hookOfANumberAndText) RegisterCommitHook(func() (int, string)) {}
+func (*hooked[F]) RegisterCommitHook(F) {}
 
-func (c *hookWithoutParameter) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
-func (c *hookOfANumber) Connect(context.Context) (sqldriver.Conn, error)        { return c, nil }
-func (c *hookWithAParameter) Connect(context.Context) (sqldriver.Conn, error)   { return c, nil }
-func (c *hookWithoutResult) Connect(context.Context) (sqldriver.Conn, error)    { return c, nil }
-func (c *hookOfText) Connect(context.Context) (sqldriver.Conn, error)           { return c, nil }
-func (c *hookOfANumberAndText) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
+func (c *hooked[F]) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
+
+// hookless is a driver whose method takes none.
+type hookless struct{ waitingConn }
+
+func (*hookless) RegisterCommitHook() {}
+
+func (c *hookless) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
 
 func TestDriverWithACommitHookOfAnotherKindIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, c := range []sqldriver.Connector{new(hookWithoutParameter), new(hookOfANumber), new(hookWithAParameter), new(hookWithoutResult), new(hookOfText), new(hookOfANumberAndText)} {
+	for _, c := range []sqldriver.Connector{new(hookless), new(hooked[int]), new(hooked[func(int) int]), new(hooked[func()]), new(hooked[func() string]), new(hooked[func() (int, string)])} {
 		db := sql.OpenDB(c)
 		conn, err := db.Conn(t.Context())
 		if err != nil {
@@ -119,20 +108,5 @@ func TestDriverWithACommitHookOfAnotherKindIsRefused(t *testing.T) {
 		}
 		_ = conn.Close()
 		_ = db.Close()
-	}
-}
-
-// A ping tells of a database that cannot be read, also while a handler has the connection for writing.
-func TestJoinedPingOnSQLiteTellsOfALostDatabase(t *testing.T) {
-	t.Parallel()
-	s := startOn(t, dialect.SQLite, serviceParts{})
-	finish := s.started("k1")
-	_ = s.pools.read.Close()
-	if err := s.joined.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("Ping() while a handler runs = %v, want %v", err, driver.ErrUnavailable)
-	}
-	finish()
-	if err := s.joined.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("Ping() = %v, want %v", err, driver.ErrUnavailable)
 	}
 }

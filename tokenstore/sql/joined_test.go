@@ -46,26 +46,19 @@ func TestJoinedKeyIsPendingUntilItsTransactionEnds(t *testing.T) {
 	})
 }
 
-func TestJoinedRefusalRollsBackAndIsStored(t *testing.T) {
+func TestJoinedRefusalIsStored(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(s.paying(http.StatusPaymentRequired))
 		s.want(s.pay("k1"), answer{status: 402, body: "paid"})
-		s.with(s.paying(http.StatusCreated))
-		s.want(s.pay("k1"), answer{status: 402, body: "paid", replayed: true})
-		s.wantPayments(0)
-	})
-}
-
-func TestJoinedRefusalWithKeepWritesCommits(t *testing.T) {
-	t.Parallel()
-	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(func(c *gin.Context) {
 			idem.KeepWrites(c)
 			s.paying(http.StatusPaymentRequired)(c)
 		})
-		s.want(s.pay("k1"), answer{status: 402, body: "paid"})
 		s.want(s.pay("k1"), answer{status: 402, body: "paid", replayed: true})
+		s.wantPayments(0)
+		s.want(s.pay("k2"), answer{status: 402, body: "paid"})
+		s.want(s.pay("k2"), answer{status: 402, body: "paid", replayed: true})
 		s.wantPayments(1)
 	})
 }
@@ -83,6 +76,13 @@ func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
 			"401":      func(c *gin.Context) { c.String(401, "who") },
 			"NoEffect": func(c *gin.Context) { idem.NoEffect(c); c.String(200, "nothing to do") },
 			"panic":    func(*gin.Context) { panic("boom") },
+			"failed-statement": func(c *gin.Context) {
+				tx, err := Tx(c)
+				if err == nil {
+					_, err = tx.Exec("INSERT INTO nowhere VALUES (1)")
+				}
+				c.String(500, "%v", err)
+			},
 		} {
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 				err := s.insert(c, tx)
@@ -98,6 +98,9 @@ func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
 			s.want(s.pay(name), paid)
 			payments++
 			s.wantPayments(payments)
+		}
+		if told := s.saw(telemetry.EventMisused); len(told) != 0 {
+			s.Errorf("the developer was told %v, want nothing", told)
 		}
 	})
 }
@@ -143,23 +146,9 @@ func TestJoinedTokenIsConsumedWithThePayment(t *testing.T) {
 	})
 }
 
-// The time of a key is over, and its row is still there.
+// The time of a key is over, and its row is still there. It may be due later than that, because a joined record is
+// written when its handler begins.
 func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsRemoved(t *testing.T) {
-	t.Parallel()
-	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) {
-		p.ResultTTL, p.KeyTTL = 50*time.Millisecond, 50*time.Millisecond
-	}}, func(s *service) {
-		s.want(s.pay("k1"), paid)
-		s.with(s.paying(http.StatusPaymentRequired))
-		s.eventually("the key is free", func() bool { return s.pay("k1").status == 402 })
-		s.with(s.paying(http.StatusCreated))
-		s.eventually("the key is free again", func() bool { return s.pay("k1") == paid })
-		s.wantPayments(2)
-	})
-}
-
-// The row of a joined record is due later than its times, because it was written when the handler began.
-func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsDue(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) {
 		p.ResultTTL, p.KeyTTL = 50*time.Millisecond, 50*time.Millisecond
@@ -168,14 +157,19 @@ func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsDue(t *testing.T) {
 		mustExec(s, s.pools.write, "UPDATE idem_records SET expires = expires + 3600000000")
 		s.with(s.paying(http.StatusPaymentRequired))
 		s.eventually("the key is free", func() bool { return s.pay("k1").status == 402 })
+		s.with(s.paying(http.StatusCreated))
+		s.eventually("the key is free again", func() bool { return s.pay("k1") == paid })
+		s.wantPayments(2)
 	})
 }
 
-// The handler takes longer than the time for which its result will be kept.
+// The times of a record are those of its statements, and not that of the transaction's begin. Here the handler takes
+// longer than the time for which its result will be kept.
 func TestJoinedRecordOfASlowHandlerIsKeptForItsTime(t *testing.T) {
 	t.Parallel()
 	const ttl = 20 * time.Millisecond
 	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) { p.ResultTTL, p.KeyTTL = ttl, time.Hour }}, func(s *service) {
+		var began, last int64
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			clock := func() (now int64) {
 				if err := tx.QueryRow(s.joined.names.sql("SELECT {clock}")).Scan(&now); err != nil {
@@ -183,17 +177,17 @@ func TestJoinedRecordOfASlowHandlerIsKeptForItsTime(t *testing.T) {
 				}
 				return now
 			}
-			began := clock()
-			s.eventually("the time of the result passes", func() bool { return clock() > began+2*ttl.Microseconds() })
+			began = clock()
+			s.eventually("the time of the result passes", func() bool { last = clock(); return last > began+2*ttl.Microseconds() })
 			err := s.insert(c, tx)
 			c.String(201, "paid")
 			return err
 		}))
 		s.want(s.pay("k1"), paid)
-		var settled, result, expires int64
-		err := s.pools.read.QueryRow("SELECT settled, result_expires, expires FROM idem_records").Scan(&settled, &result, &expires)
-		if err != nil || result != settled+ttl.Microseconds() || expires < result {
-			s.Errorf("the record is settled at %d, its result lasts until %d and its row until %d, %v, want %v from the settlement", settled, result, expires, err, ttl)
+		var started, settled, result, expires int64
+		err := s.pools.read.QueryRow("SELECT started, settled, result_expires, expires FROM idem_records").Scan(&started, &settled, &result, &expires)
+		if err != nil || started > began || settled < last || result != settled+ttl.Microseconds() || expires < result {
+			s.Errorf("the record is started at %d and settled at %d, its result lasts until %d and its row until %d, %v, want %v from the settlement after %d", started, settled, result, expires, err, ttl, last)
 		}
 	})
 }

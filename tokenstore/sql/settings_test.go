@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,99 +13,78 @@ import (
 	"testing"
 	"time"
 
-	mysqldriver "github.com/go-sql-driver/mysql"
-
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// Every call needs one connection at a time. A pool of one is enough for any number of
-// callers.
+// Every call needs one connection at a time. A pool of one is enough for any number of callers, and a call that waits for
+// it when its context ends is unavailable.
 func TestPoolOfOne(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		p.write.SetMaxOpenConns(1)
-		s, err := New(t.Context(), p.write, b.dialect, quiet(), WithExpiry(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		p.read = p.write
+		s := b.store(t, p, WithExpiry(0))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		var wg sync.WaitGroup
 		for i := range 16 {
 			wg.Go(func() {
 				for name, call := range calls(s, key(i)) {
-					err := call(ctx)
-					if err != nil && !errors.Is(err, driver.ErrStaleFence) {
+					if err := call(ctx); err != nil && !errors.Is(err, driver.ErrStaleFence) {
 						t.Errorf("%s() = %v", name, err)
 					}
 				}
 			})
 		}
 		wg.Wait()
+		conn, err := p.write.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for name, call := range calls(s, key(1)) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			if err := call(ctx); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s() without a connection = %v, want %v and %v", name, err, driver.ErrUnavailable, context.DeadlineExceeded)
+			}
+			cancel()
+		}
 	})
 }
 
 // SQLite refuses settings that could lose records.
 func TestSettingsOfSQLite(t *testing.T) {
 	t.Parallel()
-	write, _ := SQLiteDSN(filepath.Join(t.TempDir(), "x.db"))
-	db := open(t, "sqlite", write)
-	if err := Migrate(t.Context(), db, dialect.SQLite); err != nil {
-		t.Fatal(err)
+	migrated := func(old, setting string) *sql.DB {
+		dsn, _ := SQLiteDSN(filepath.Join(t.TempDir(), "x.db"))
+		changed := strings.Replace(dsn, old, setting, 1)
+		if changed == dsn {
+			t.Fatalf("%s does not have %s", dsn, old)
+		}
+		db := open(t, "sqlite", changed)
+		if err := Migrate(t.Context(), db, dialect.SQLite); err != nil {
+			t.Fatal(err)
+		}
+		return db
 	}
 	for old, setting := range map[string]string{
-		"synchronous%28FULL%29": "synchronous%28NORMAL%29", "foreign_keys%281%29": "foreign_keys%280%29",
+		"synchronous%28FULL%29": "synchronous%28NORMAL%29", "foreign_keys%281%29": "foreign_keys%280%29", "journal_mode%28WAL%29": "journal_mode%28DELETE%29",
 	} {
-		bad := strings.Replace(write, old, setting, 1)
-		if bad == write {
-			t.Fatalf("%s does not have %s", write, old)
-		}
-		if _, err := New(t.Context(), open(t, "sqlite", bad), dialect.SQLite, quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
+		db := migrated(old, setting)
+		if _, err := New(t.Context(), db, dialect.SQLite, quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("New() with %s = %v, want %v", setting, err, errSetting)
 		}
-		s, err := New(t.Context(), open(t, "sqlite", bad), dialect.SQLite, quiet(), WithReadOnly())
-		if err != nil {
-			t.Fatalf("New() that only reads, with %s = %v, want <nil>", setting, err)
-		}
-		_ = s.Close()
-	}
-	other, _ := SQLiteDSN(filepath.Join(t.TempDir(), "other.db"))
-	rollback := open(t, "sqlite", strings.Replace(other, "journal_mode%28WAL%29", "journal_mode%28DELETE%29", 1))
-	if err := Migrate(t.Context(), rollback, dialect.SQLite); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(t.Context(), rollback, dialect.SQLite, quiet()); !errors.Is(err, errSetting) {
-		t.Errorf("New() with journal_mode DELETE = %v, want %v", err, errSetting)
+		onSQLite.store(t, pools{write: db, read: db}, WithReadOnly())
 	}
 	memory := open(t, "sqlite", "file::memory:?_pragma=foreign_keys(1)&_pragma=synchronous(OFF)") // it is on no disk
 	memory.SetMaxOpenConns(1)
 	if err := Migrate(t.Context(), memory, dialect.SQLite); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(t.Context(), memory, dialect.SQLite, quiet())
-	if err != nil {
-		t.Fatalf("New() in memory = %v, want <nil>", err)
-	}
-	_ = s.Close()
-}
-
-// A session without autocommit would never commit a record.
-func TestSettingsOfMySQL(t *testing.T) {
-	t.Parallel()
-	b := backends()[1]
-	p := b.migrated(t)
-	cfg, err := mysqldriver.ParseDSN(p.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Params = map[string]string{"autocommit": "0"}
-	if _, err := New(t.Context(), open(t, "mysql", cfg.FormatDSN()), dialect.MySQL, quiet()); !errors.Is(err, errSetting) {
-		t.Errorf("New() without autocommit = %v, want %v", err, errSetting)
-	}
+	onSQLite.store(t, pools{write: memory, read: memory}, WithExpiry(0))
 }
 
 // The driver gives a session to its next user as the last one has left it. What the store writes there would be
@@ -163,16 +143,11 @@ func TestSessionThatWouldNotCommitIsRefused(t *testing.T) {
 func TestSettingsOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	b := backends()[0]
-	p := b.migrated(t)
-	hasty := p.with(t, "synchronous_commit=off")
+	hasty := b.migrated(t).with(t, "synchronous_commit=off")
 	if _, err := New(t.Context(), hasty, dialect.PostgreSQL, quiet()); !errors.Is(err, errSetting) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("New() with synchronous_commit off = %v, want %v", err, errSetting)
 	}
-	s, err := New(t.Context(), hasty, dialect.PostgreSQL, quiet(), WithReadOnly())
-	if err != nil {
-		t.Fatalf("New() that only reads, with synchronous_commit off = %v, want <nil>", err)
-	}
-	_ = s.Close()
+	b.store(t, pools{write: hasty, read: hasty}, WithReadOnly())
 }
 
 // The store works at the isolation that a connection prefers.
