@@ -51,9 +51,7 @@ var hindrances = []hindrance{
 			_, _ = tx.Exec("SELECT pg_sleep(60), 'of a goroutine'")
 		}()
 		wait(t, "the statement runs", func() bool {
-			var n int
-			err := other.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60), ''of a goroutine''%' AND pid <> pg_backend_pid() AND datname = current_database()").Scan(&n)
-			return err == nil && n == 1
+			return get[int](t, other, "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60), ''of a goroutine''%' AND pid <> pg_backend_pid() AND datname = current_database()") == 1
 		})
 		return func() {
 			select {
@@ -78,9 +76,7 @@ var hindrances = []hindrance{
 		}()
 		<-asked
 		wait(t, "the lock is asked for", func() bool {
-			var n int
-			err := other.QueryRow("SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'idem_records'::regclass").Scan(&n)
-			return err == nil && n > 0
+			return get[int](t, other, "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'idem_records'::regclass") > 0
 		})
 		return func() {
 			<-ended
@@ -159,24 +155,16 @@ func TestJoinedEscapeIsNoRollbackWhileTheServerCannotBeAsked(t *testing.T) {
 			other := open(t, "pgx", s.pools.dsn)
 			for _, status := range []int{201, 402, 500} {
 				var lift, release func()
-				s.with(func(c *gin.Context) {
-					tx, err := Tx(c)
-					if err != nil {
-						t.Error(err)
-						return
-					}
+				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 					for _, statement := range []string{"ROLLBACK", "BEGIN", "INSERT INTO payments VALUES ('x', 100)", "COMMIT", "BEGIN"} {
 						_, _ = tx.Exec(statement)
 					}
 					lift = h.in(t, tx, other)
 					conn, err := s.pools.write.Conn(context.Background())
-					if err != nil {
-						t.Error(err)
-						return
-					}
 					release = func() { _ = conn.Close() }
 					c.String(status, "done")
-				})
+					return err
+				}))
 				key := fmt.Sprint("k", status)
 				a := s.pay(key)
 				release()
@@ -203,20 +191,13 @@ type escapeTest struct {
 	*testing.T
 	key    string
 	hinder func(t *testing.T, tx *sql.Tx, other *sql.DB) (lift func())
-	op     string
 }
 
 func (e *escapeTest) run(statements []string, status int) {
-	lift := func() {}
+	lift, ran := func() {}, false
 	told := len(e.saw(telemetry.EventMisused))
-	e.with(func(c *gin.Context) {
-		x, _ := idem.FromContext(c)
-		e.op = x.OperationID
-		tx, err := Tx(c)
-		if err != nil {
-			e.T.Error(err)
-			return
-		}
+	e.with(e.inTx(func(c *gin.Context, tx *sql.Tx) error {
+		ran = true
 		for _, statement := range statements {
 			if statement == "pay" {
 				_ = e.insert(c, tx)
@@ -226,14 +207,15 @@ func (e *escapeTest) run(statements []string, status int) {
 		}
 		lift = e.hinder(e.T, tx, e.pools.read)
 		c.String(status, "done")
-	})
+		return nil
+	}))
 	first := e.pay(e.key)
 	lift()
-	if e.op == "" {
+	if !ran {
 		e.T.Fatalf("the handler did not run: %v", first)
 	}
 	escaped := len(statements) > 1
-	switch paid := e.payments(); {
+	switch paid := e.paidTo(e.key); {
 	case escaped && paid > 0:
 		if first.code != string(idem.CodeOutcomeUnknown) || len(e.saw(telemetry.EventMisused)) == told {
 			e.T.Errorf("the handler has paid, and its answer is %v, events %v", first, e.saw(telemetry.EventMisused)[told:])
@@ -251,17 +233,10 @@ func (e *escapeTest) run(statements []string, status int) {
 	if last.code == string(idem.CodeInProgress) || last.code == string(idem.CodeUnavailable) {
 		e.T.Errorf("after %v the repeat is never answered, the last time %v", patience, last)
 	}
-	if paid := e.payments(); paid > 1 {
+	if paid := e.paidTo(e.key); paid > 1 {
 		e.T.Errorf("%d payments, first answer %v, last %v", paid, first, last)
 	}
 	if !escaped && status == 500 && (last != answer{status: 201, body: "paid"}) {
 		e.T.Errorf("after a rollback the repeat got %v, want a payment", last)
 	}
-}
-
-func (e *escapeTest) payments() (n int) {
-	if err := e.pools.read.QueryRow("SELECT count(*) FROM payments WHERE op = $1", e.op).Scan(&n); err != nil {
-		e.T.Error(err)
-	}
-	return n
 }

@@ -93,7 +93,7 @@ func lockTimeout(s *service, tx *sql.Tx) error {
 func onLosses(t *testing.T, p serviceParts, f func(s *service, l loss)) {
 	t.Helper()
 	p.joined = append(p.joined, WithIsolation(sql.LevelRepeatableRead))
-	onEach(t, func(t *testing.T, b backend) {
+	onEachServer(t, func(t *testing.T, b backend) {
 		if b.dialect != dialect.MySQL {
 			return
 		}
@@ -103,7 +103,7 @@ func onLosses(t *testing.T, p serviceParts, f func(s *service, l loss)) {
 		}
 		if os.Getenv(named) == "" {
 			own := start(t, "--innodb-rollback-on-timeout=ON", "--innodb-flush-method=nosync").URL()
-			b.fresh = func(tb testing.TB) pools { return freshMySQL(tb, own) }
+			b = onMySQL(b.name, own)
 		}
 		for _, l := range losses {
 			t.Run(l.name, func(t *testing.T) {
@@ -185,10 +185,8 @@ func TestJoinedPaymentAfterALostTransactionIsNeverMadeTwice(t *testing.T) {
 				first := s.pay(key)
 				s.with(s.paying(http.StatusCreated))
 				again := s.pay(key)
-				op := idem.NewKeyID("merchant", idem.Key(key)).OperationID()
-				var n int
-				if err := s.pools.read.QueryRow("SELECT count(*) FROM payments WHERE op = ?", op).Scan(&n); err != nil || n > 1 || !ran {
-					s.Errorf("%q and %d: the client was told %v and then %v, and the ledger has %d payments, %v", name, status, first, again, n, err)
+				if n := s.paidTo(key); n > 1 || !ran {
+					s.Errorf("%q and %d: the client was told %v and then %v, and the ledger has %d payments", name, status, first, again, n)
 				}
 				if name == "" && status == http.StatusCreated && (l.number != 1205 || s.rollsBackOnTimeout() == 1) {
 					s.want(first, refused(409, idem.CodeOutcomeUnknown)) // it cannot be told what was committed
@@ -219,9 +217,8 @@ func TestJoinedPaymentThatIsHiddenByASecondLossIsNotMadeTwice(t *testing.T) {
 		first := s.pay(key)
 		s.with(s.paying(http.StatusCreated))
 		again := s.pay(key)
-		var n int
-		if err := s.pools.read.QueryRow("SELECT count(*) FROM payments WHERE op = ?", idem.NewKeyID("merchant", idem.Key(key)).OperationID()).Scan(&n); err != nil || n > 1 {
-			s.Errorf("%q: the client was told %v and then %v, and the ledger has %d payments, %v", statements, first, again, n, err)
+		if n := s.paidTo(key); n > 1 {
+			s.Errorf("%q: the client was told %v and then %v, and the ledger has %d payments", statements, first, again, n)
 		}
 	}
 	chained := []string{"SET SESSION completion_type = 1", "COMMIT"}
@@ -284,12 +281,9 @@ func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
 }
 
 // rollsBackOnTimeout is 1 if a lock time-out ends the whole transaction.
-func (s *service) rollsBackOnTimeout() (on int) {
+func (s *service) rollsBackOnTimeout() int {
 	s.Helper()
-	if err := s.pools.read.QueryRow("SELECT @@innodb_rollback_on_timeout").Scan(&on); err != nil {
-		s.Fatal(err)
-	}
-	return on
+	return get[int](s, s.pools.read, "SELECT @@innodb_rollback_on_timeout")
 }
 
 // A handler ignores a lock time-out and pays without its debit. The server can be set so that this is

@@ -6,7 +6,6 @@ import (
 	sqldriver "database/sql/driver"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -73,13 +71,16 @@ func connectorTo(t *testing.T, dsn string) sqldriver.Connector {
 	return stdlib.GetConnector(*cfg)
 }
 
+// pooled is the database behind a pooler of transactions.
 func pooled(t *testing.T, dsn string) string {
 	t.Helper()
-	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return testserver.SharedPgBouncer(t).URL(strings.TrimPrefix(u.Path, "/"))
+	return testserver.SharedPgBouncer(t).URL(database(t, dsn))
+}
+
+// database is the name of the database of PostgreSQL in a URL.
+func database(t *testing.T, dsn string) string {
+	t.Helper()
+	return strings.TrimPrefix(parsed(t, dsn).Path, "/")
 }
 
 // over replaces the pool of a service.
@@ -97,11 +98,7 @@ func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
 	for name, connector := range map[string]func(dsn string) sqldriver.Connector{
 		"pgx": func(dsn string) sqldriver.Connector { return connectorTo(t, pooled(t, dsn)) },
 		"a pooler of sessions": func(dsn string) sqldriver.Connector {
-			u, err := url.Parse(dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return connectorTo(t, testserver.StartPgBouncer(t, testserver.SharedPostgres(t), "pool_mode = session").URL(strings.TrimPrefix(u.Path, "/")))
+			return connectorTo(t, testserver.StartPgBouncer(t, testserver.SharedPostgres(t), "pool_mode = session").URL(database(t, dsn)))
 		},
 		"another driver": func(dsn string) sqldriver.Connector { return opaqueConnector{connectorTo(t, pooled(t, dsn))} },
 		"every second session": func(dsn string) sqldriver.Connector {
@@ -175,76 +172,6 @@ func TestJoinedKeyOfAnEscapedTransactionStaysHeldInAnOwnSession(t *testing.T) {
 	}
 }
 
-// transparentConnector stands for a pooler that gives each client the number of a session of the
-// server, as PgBouncer does not. Each new client gets the session that the pooler uses next.
-type transparentConnector struct{ sqldriver.Connector }
-
-func (c transparentConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	conn, err := c.Connector.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := conn.(sqldriver.QueryerContext).QueryContext(ctx, "SELECT pg_backend_pid()", nil)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	first := make([]sqldriver.Value, 1)
-	if err := rows.Next(first); err != nil {
-		return nil, err
-	}
-	return transparentConn{conn.(*stdlib.Conn), uint32(first[0].(int64))}, nil
-}
-
-type stdlibConn = stdlib.Conn // a field of another name than its method
-
-type transparentConn struct {
-	*stdlibConn
-	pid uint32
-}
-
-func (c transparentConn) Conn() transparentConn { return c }
-
-func (c transparentConn) PgConn() transparentLink {
-	return transparentLink{c.stdlibConn.Conn().PgConn(), c.pid}
-}
-
-type transparentLink struct {
-	*pgconn.PgConn
-	pid uint32
-}
-
-func (l transparentLink) PID() uint32 { return l.pid }
-
-// The first session that has changed after a transaction gives such a pooler away. Its lock stays, and
-// no other one does.
-func TestJoinedNoticesAPoolerThatGivesTheNumbersOfItsSessions(t *testing.T) {
-	t.Parallel()
-	var log syncBuffer
-	s := startOn(t, dialect.PostgreSQL, serviceParts{
-		store:   []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))},
-		rewrite: over(t, func(dsn string) sqldriver.Connector { return transparentConnector{connectorTo(t, pooled(t, dsn))} }),
-	})
-	s.with(s.paying(402))
-	noticed := func() bool { return strings.Contains(log.String(), "a pooler stands between") }
-	var clients sync.WaitGroup
-	for client := range 8 {
-		clients.Go(func() {
-			for i := 0; i < 100 && !noticed(); i++ {
-				s.pay(fmt.Sprintf("key-%d-%d", client, i))
-			}
-		})
-	}
-	clients.Wait()
-	if !noticed() {
-		t.Errorf("after 800 refusals the log has %q, want the pooler", log.String())
-	}
-	var locks int
-	if err := s.pools.read.QueryRow("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&locks); err != nil || locks > 8 {
-		t.Errorf("%d locks are left, %v, want one for each transaction of that moment at most", locks, err)
-	}
-}
-
 // A handler that unlocks what it has not locked is none behind a pooler. The next one that escapes from
 // its transaction has its key held.
 func TestJoinedHandlerThatUnlocksIsNoPooler(t *testing.T) {
@@ -313,18 +240,8 @@ func TestJoinedNoticesAdvisoryLocksThatLockNothing(t *testing.T) {
 // A pooler of statements cannot have transactions, so nothing works and nothing is paid.
 func TestJoinedIsRefusedByAPoolerOfStatements(t *testing.T) {
 	t.Parallel()
-	u, err := url.Parse(testserver.SharedPostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	bouncer := testserver.StartPgBouncer(t, u.String(), "pool_mode = statement")
-	s := startOn(t, dialect.PostgreSQL, serviceParts{rewrite: over(t, func(dsn string) sqldriver.Connector {
-		of, err := url.Parse(dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return connectorTo(t, bouncer.URL(strings.TrimPrefix(of.Path, "/")))
-	})})
+	bouncer := testserver.StartPgBouncer(t, testserver.SharedPostgres(t), "pool_mode = statement")
+	s := startOn(t, dialect.PostgreSQL, serviceParts{rewrite: over(t, func(dsn string) sqldriver.Connector { return connectorTo(t, bouncer.URL(database(t, dsn))) })})
 	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
 	s.wantPayments(0)
 }

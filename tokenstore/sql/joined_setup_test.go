@@ -227,10 +227,15 @@ func refused(status int, code idem.Code) answer { return answer{status: status, 
 // wantPayments counts the committed payments.
 func (s *service) wantPayments(want int) {
 	s.Helper()
-	var n int
-	if err := s.pools.read.QueryRow("SELECT count(*) FROM payments").Scan(&n); err != nil || n != want {
-		s.Errorf("the ledger has %d payments, %v, want %d", n, err, want)
+	if n := get[int](s, s.pools.read, "SELECT count(*) FROM payments"); n != want {
+		s.Errorf("the ledger has %d payments, want %d", n, want)
 	}
+}
+
+// paidTo counts the payments of a key.
+func (s *service) paidTo(key string) int {
+	s.Helper()
+	return get[int](s, s.pools.read, fmt.Sprintf("SELECT count(*) FROM payments WHERE op = '%s'", idOf(key).OperationID()))
 }
 
 // wantState asks as the owner of a key does.
@@ -298,12 +303,9 @@ func (s *service) wantNothingOpen(when string) {
 	if n := len(s.joined.slots); n != 0 {
 		s.Errorf("%s: %d slots are taken, want 0", when, n)
 	}
-	if s.backend.dialect != dialect.PostgreSQL {
-		return
+	if s.backend.dialect == dialect.PostgreSQL { // the server notices the end of a connection soon
+		s.eventually(when+": every advisory lock is free", func() bool {
+			return get[int](s, s.pools.read, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 0
+		})
 	}
-	s.eventually(when+": every advisory lock is free", func() bool { // the server notices the end of a connection soon
-		var locks int
-		err := s.pools.read.QueryRow("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&locks)
-		return err == nil && locks == 0
-	})
 }

@@ -132,19 +132,3 @@ func TestIsolationThatPostgreSQLDoesNotHave(t *testing.T) {
 		}
 	}
 }
-
-// Handlers often defer a Rollback, which does nothing after Commit.
-func TestRollbackAfterTheEndSaysSo(t *testing.T) {
-	l := setup(t)
-	_, err := l.pay("k1", func(ctx context.Context, tx pgx.Tx) (int, error) {
-		if err := tx.Commit(ctx); !errors.Is(err, ErrHandlerEnded) {
-			t.Errorf("Commit() = %v, want %v", err, ErrHandlerEnded)
-		}
-		if err := tx.Rollback(ctx); !errors.Is(err, pgx.ErrTxClosed) {
-			t.Errorf("Rollback() after Commit = %v, want %v", err, pgx.ErrTxClosed)
-		}
-		return 201, nil
-	})
-	l.wantRefused(err, idem.CodeUnavailable, sqlstore.ErrHandlerEnded)
-	l.wantPayments(0)
-}

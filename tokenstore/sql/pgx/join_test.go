@@ -4,19 +4,16 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"errors"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -29,81 +26,38 @@ func (c *closed) Close() error { *c++; return nil }
 // Join passes each option on to that which has it: the store, joined mode or the engine.
 func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	l := setup(t)
-	ctx := t.Context()
-	mustExec(t, l.pool, "CREATE SCHEMA elsewhere")
-	reading := stdlib.OpenDBFromPool(l.pool)
-	defer reading.Close()
-	where := []sqlstore.Option{sqlstore.WithSchema("elsewhere"), sqlstore.WithTablePrefix("own_")}
-	if err := sqlstore.Migrate(ctx, reading, dialect.PostgreSQL, where...); err != nil {
+	prefix := sqlstore.WithTablePrefix("own_")
+	db := stdlib.OpenDBFromPool(l.pool)
+	defer db.Close()
+	if err := sqlstore.Migrate(t.Context(), db, dialect.PostgreSQL, prefix); err != nil {
 		t.Fatal(err)
 	}
-	reads := func() int64 { return l.pool.Stat().AcquireCount() }
-	before := reads()
-	var log bytes.Buffer
-	var events []telemetry.EventType
 	var closer closed
-	engine, err := Join(ctx, l.through.pool, where[0], where[1], nil,
-		sqlstore.WithReadPool(reading), sqlstore.WithExpiry(time.Hour), sqlstore.WithMigrationWait(time.Minute),
-		sqlstore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
-		sqlstore.WithIsolation(sql.LevelSerializable), sqlstore.WithIdleLimit(90*time.Second), sqlstore.WithTransactionPooler(),
-		idem.WithObserver(func(_ context.Context, ev telemetry.Event) { events = append(events, ev.Type) }),
-		idem.WithConflictRetries(1), idem.WithStoreTimeout(patience), idem.WithCloser(&closer))
+	engine, err := Join(t.Context(), l.through.pool, nil, prefix, sqlstore.WithLogger(slog.New(slog.DiscardHandler)), sqlstore.WithIsolation(sql.LevelSerializable),
+		idem.WithConflictRetries(1), idem.WithCloser(&closer))
 	if err != nil {
 		t.Fatalf("Join() = %v, want <nil>", err)
 	}
 	l.engine = engine
-	runs := 0
-	var isolation, idle string
-	var locks int
-	pay := func(ctx context.Context, tx pgx.Tx) (int, error) {
+	runs, isolation := 0, ""
+	res, err := l.pay("k1", func(ctx context.Context, tx pgx.Tx) (int, error) {
 		if runs++; runs == 1 {
 			_, err := tx.Exec(ctx, "DO $$ BEGIN RAISE EXCEPTION 'a conflict' USING ERRCODE = '40001'; END $$")
 			return 0, err
 		}
-		return 201, errors.Join(tx.QueryRow(ctx, "SHOW transaction_isolation").Scan(&isolation), tx.QueryRow(ctx, "SHOW idle_in_transaction_session_timeout").Scan(&idle),
-			// A lock of the transaction cannot be given back before.
-			tx.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND pg_advisory_unlock((classid::bigint << 32) | objid::bigint)").Scan(&locks))
-	}
-	res, err := l.run("k1", pay)
+		return 201, tx.QueryRow(ctx, "SHOW transaction_isolation").Scan(&isolation)
+	})
 	l.want(res, err, 201, false)
-	if runs != 2 || isolation != "serializable" || idle != "90s" || locks != 0 {
-		t.Errorf("after %d runs the handler has isolation %s, idle limit %s and %d locks of its session, want 2, serializable, 90s and 0", runs, isolation, idle, locks)
+	if runs != 2 || isolation != "serializable" {
+		t.Errorf("after %d runs the handler has isolation %s, want 2 and serializable", runs, isolation)
 	}
-	res, err = l.run("k1", pay)
-	l.want(res, err, 201, true)
-	if reads() == before || !strings.Contains(log.String(), "fsync") || len(events) == 0 {
-		t.Errorf("the read pool was used %d times, the log has %q, and the observer saw %v", reads()-before, log.String(), events)
-	}
+	l.wantPayments(1)
 	var records int
-	if err := l.pool.QueryRow(ctx, "SELECT count(*) FROM elsewhere.own_records").Scan(&records); err != nil || records != 1 {
+	if err := l.pool.QueryRow(t.Context(), "SELECT count(*) FROM own_records").Scan(&records); err != nil || records != 1 {
 		t.Errorf("the table of the options has %d records, %v, want 1", records, err)
 	}
-	if err := engine.Close(ctx); err != nil || closer != 1 {
+	if err := engine.Close(t.Context()); err != nil || closer != 1 {
 		t.Errorf("Close() = %v, and closed what belongs to the engine %d times, want once", err, closer)
-	}
-}
-
-// A handler that gives back the lock of its own key is behind no pooler: its session is the same. So the key of
-// the next handler that leaves its transaction stays held.
-func TestHandlerThatUnlocksIsNoPooler(t *testing.T) {
-	l := setup(t)
-	for n, status := range []int{201, 402, 500} {
-		key := []string{"a", "b", "c"}[n]
-		res, err := l.pay(key, func(ctx context.Context, tx pgx.Tx) (int, error) {
-			_, err := tx.Exec(ctx, "SELECT pg_advisory_unlock_all()")
-			return status, err
-		})
-		if err != nil || res.Response.Status != status {
-			t.Errorf("Do() = %+v, %v, want %d", res, err, status)
-		}
-		var duplicate error
-		_, err = l.run("left-"+key, func(ctx context.Context, tx pgx.Tx) (int, error) {
-			_, _ = tx.Exec(ctx, "ROLLBACK")
-			_, duplicate = l.pay("left-"+key, answers(201))
-			return 201, nil
-		})
-		l.wantRefused(duplicate, idem.CodeInProgress, nil)
-		l.wantRefused(err, idem.CodeOutcomeUnknown, nil)
 	}
 }
 

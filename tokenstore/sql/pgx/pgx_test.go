@@ -168,27 +168,33 @@ func (l *ledger) wantPayments(want int) {
 
 func TestPaymentCommitsWithItsRecord(t *testing.T) {
 	l := setup(t)
-	res, err := l.pay("k1", answers(201))
-	l.want(res, err, 201, false)
-	res, err = l.pay("k1", answers(201))
-	l.want(res, err, 201, true)
-	l.wantPayments(1)
-}
-
-func TestRefusalAndFailureRollBack(t *testing.T) {
-	l := setup(t)
-	res, err := l.pay("refused", answers(402))
-	l.want(res, err, 402, false)
-	res, err = l.pay("refused", answers(201))
-	l.want(res, err, 402, true)
-	res, err = l.pay("failed", answers(500))
-	l.want(res, err, 500, false)
-	l.wantPayments(0)
-	res, err = l.pay("failed", answers(201))
-	l.want(res, err, 201, false)
-	res, err = l.pay("kept", func(ctx context.Context, _ pgx.Tx) (int, error) { idem.KeepWrites(ctx); return 402, nil })
-	l.want(res, err, 402, false)
-	l.wantPayments(2)
+	for i, c := range []struct {
+		key      string
+		answer   int // of the handler
+		want     int
+		replayed bool
+		payments int
+	}{
+		{"paid", 201, 201, false, 1}, {"paid", 500, 201, true, 1},
+		{"refused", 402, 402, false, 1}, {"refused", 201, 402, true, 1},
+		{"failed", 500, 500, false, 1}, {"failed", 201, 201, false, 2},
+		{"kept", 402, 402, false, 3},
+	} {
+		res, err := l.pay(c.key, func(ctx context.Context, _ pgx.Tx) (int, error) {
+			if status, err := l.engine.Status(ctx, "", idem.Key(c.key), &l.policy); err != nil || status.State != driver.StatePending {
+				t.Errorf("step %d: Status() = %v, %v, want pending", i, status.State, err)
+			}
+			if left, err := idem.CheckOwner(ctx); err != nil || left != time.Minute {
+				t.Errorf("step %d: CheckOwner() = %v, %v, want the idle limit", i, left, err)
+			}
+			if c.key == "kept" {
+				idem.KeepWrites(ctx)
+			}
+			return c.answer, nil
+		})
+		l.want(res, err, c.want, c.replayed)
+		l.wantPayments(c.payments)
+	}
 }
 
 func TestHandlerCannotEndItsTransaction(t *testing.T) {
@@ -205,6 +211,13 @@ func TestHandlerCannotEndItsTransaction(t *testing.T) {
 			_, err := tx.Exec(ctx, "ROLLBACK")
 			return errors.Join(err, tx.Rollback(ctx))
 		}, unknown},
+		"Commit and Rollback": {func(ctx context.Context, tx pgx.Tx) error { // handlers often defer a Rollback
+			err := errors.Join(tx.Commit(ctx), tx.Rollback(ctx))
+			if !errors.Is(err, ErrHandlerEnded) || !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("Commit() and then Rollback() = %v, want %v and %v", err, ErrHandlerEnded, pgx.ErrTxClosed)
+			}
+			return err
+		}, undone},
 		"a swallowed failure": {func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "SELECT nothing FROM nowhere")
 			return err
@@ -247,21 +260,6 @@ func TestSavepointsOfTheHandlerWork(t *testing.T) {
 	l.wantPayments(1)
 }
 
-func TestKeyIsHeldWhileTheHandlerRuns(t *testing.T) {
-	l := setup(t)
-	res, err := l.pay("k1", func(ctx context.Context, _ pgx.Tx) (int, error) {
-		status, err := l.engine.Status(ctx, "", "k1", &l.policy)
-		if err != nil || status.State != driver.StatePending {
-			t.Errorf("Status() = %v, %v, want pending", status.State, err)
-		}
-		if left, err := idem.CheckOwner(ctx); err != nil || left != time.Minute {
-			t.Errorf("CheckOwner() = %v, %v, want the idle limit", left, err)
-		}
-		return 201, nil
-	})
-	l.want(res, err, 201, false)
-}
-
 func TestCommitWithoutAnAnswerIsProbed(t *testing.T) {
 	l := setup(t)
 	l.proxy.DropNextReply(testserver.Contains("commit\x00"))
@@ -274,23 +272,6 @@ func TestCommitWithoutAnAnswerIsProbed(t *testing.T) {
 	res, err = l.pay("k2", answers(201))
 	l.want(res, err, 201, false)
 	l.wantPayments(2)
-}
-
-func TestConflictRunsTheHandlerAgain(t *testing.T) {
-	l := setup(t, idem.WithConflictRetries(2))
-	runs := 0
-	res, err := l.pay("k1", func(ctx context.Context, tx pgx.Tx) (int, error) {
-		if runs++; runs < 3 {
-			_, err := tx.Exec(ctx, "DO $$ BEGIN RAISE EXCEPTION 'try again' USING ERRCODE = '40001'; END $$")
-			return 0, err
-		}
-		return 201, nil
-	})
-	l.want(res, err, 201, false)
-	if runs != 3 {
-		t.Errorf("the handler ran %d times, want 3", runs)
-	}
-	l.wantPayments(1)
 }
 
 func TestDuplicatesAtOncePayOnce(t *testing.T) {
