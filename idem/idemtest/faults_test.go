@@ -11,12 +11,6 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-func TestFaultyStoreWithoutFaultsIsAStore(t *testing.T) {
-	idemtest.RunStore(t, idemtest.StoreHarness{
-		New: func(testing.TB) driver.Store { return idemtest.NewFaultyStore(memorystore.New()) },
-	})
-}
-
 func TestFaultyStore(t *testing.T) {
 	ctx, id := context.Background(), driver.KeyID{1}
 	req := driver.BeginRequest{Fence: driver.Fence{Domain: "d", Token: 1}, Nonce: driver.NewNonce()}

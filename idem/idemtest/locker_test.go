@@ -18,6 +18,9 @@ import (
 // mutantVariable names the broken Locker for the suite in a child process.
 const mutantVariable = "IDEMTEST_LOCKER_MUTANT"
 
+// shortly is the time-out of a mutant that lets the suite wait in vain.
+const shortly = 100 * time.Millisecond
+
 // mutants are Lockers with one fault each, and the subtest for it.
 var mutants = map[string]struct {
 	caughtBy string
@@ -41,7 +44,7 @@ var mutants = map[string]struct {
 		New: newMutant(mutant{refuse: func(error) error { return errors.New("node exists") }}),
 	}},
 	"an ended context takes the lock": {"a context that has ended takes no lock", idemtest.LockerHarness{
-		New: newMutant(mutant{leak: true}), Timeout: time.Second,
+		New: newMutant(mutant{leak: true}), Timeout: shortly,
 	}},
 	"a lease ends with its context": {"a lease outlives the context", idemtest.LockerHarness{
 		New: newMutant(mutant{boundToContext: true}),
@@ -50,7 +53,7 @@ var mutants = map[string]struct {
 		New: newMutant(mutant{release: func(m *mutant, id driver.KeyID, _ driver.Lease) { m.Revoke(id) }}),
 	}},
 	"release does nothing": {"many releases at once release once", idemtest.LockerHarness{
-		New: newMutant(mutant{release: func(*mutant, driver.KeyID, driver.Lease) {}}), Timeout: time.Second,
+		New: newMutant(mutant{release: func(*mutant, driver.KeyID, driver.Lease) {}}), Timeout: shortly,
 	}},
 	"release counts as loss": {"a released lease is over without an error", idemtest.LockerHarness{
 		New: newMutant(mutant{release: func(m *mutant, id driver.KeyID, _ driver.Lease) { m.Revoke(id) }}),
@@ -59,7 +62,7 @@ var mutants = map[string]struct {
 		New: newMutant(mutant{blindCheck: true}),
 	}},
 	"a loss goes unnoticed": {"a lost lease says so", idemtest.LockerHarness{
-		New: newMutant(mutant{}), Timeout: time.Second,
+		New: newMutant(mutant{}), Timeout: shortly,
 		Lose: func(*testing.T, driver.Locker, driver.KeyID, driver.Lease) {},
 	}},
 	"a loss counts as release": {"a lost lease says so", idemtest.LockerHarness{
@@ -73,7 +76,7 @@ var mutants = map[string]struct {
 		New: newMutant(mutant{wait: func(ctx context.Context, _ *mutant, _ driver.KeyID) error {
 			<-ctx.Done()
 			return ctx.Err()
-		}}), Timeout: time.Second,
+		}}), Timeout: shortly,
 	}},
 	"one waiter wakes": {"many waiters all hear", idemtest.LockerHarness{
 		New: newMutant(mutant{wait: func(ctx context.Context, m *mutant, id driver.KeyID) error {
@@ -82,12 +85,12 @@ var mutants = map[string]struct {
 				return ctx.Err()
 			}
 			return m.Locker.Wait(ctx, id)
-		}}), Timeout: time.Second,
+		}}), Timeout: shortly,
 	}},
 	"waiters ignore their context": {"a waiter whose context ends", idemtest.LockerHarness{
 		New: newMutant(mutant{wait: func(_ context.Context, m *mutant, id driver.KeyID) error {
 			return m.Locker.Wait(context.Background(), id)
-		}}), Timeout: time.Second,
+		}}), Timeout: shortly,
 	}},
 	"everybody gets the lock": {"the lock excludes everybody else", idemtest.LockerHarness{
 		New: newMutant(mutant{fresh: true}),

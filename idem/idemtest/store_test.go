@@ -238,7 +238,8 @@ func TestStoreSuiteCatches(t *testing.T) {
 	}
 }
 
-// TestStoreMutant runs the suite on the mutant in the environment, or else on a correct store.
+// TestStoreMutant runs the suite on the mutant in the environment, or else on a FaultyStore without faults,
+// which has to be a store like the one in it.
 func TestStoreMutant(t *testing.T) {
 	m := storeMutants[os.Getenv(storeMutantVariable)].mutant
 	var moved atomic.Int64
@@ -246,7 +247,7 @@ func TestStoreMutant(t *testing.T) {
 	idemtest.RunStore(t, idemtest.StoreHarness{
 		New: func(testing.TB) driver.Store {
 			s := m
-			s.Store, s.now = memorystore.New(memorystore.WithClock(now)), now
+			s.Store, s.now = idemtest.NewFaultyStore(memorystore.New(memorystore.WithClock(now))), now
 			return &s
 		},
 		Advance: func(d time.Duration) { moved.Add(int64(d)) },
