@@ -43,21 +43,6 @@ func TestCloseGivesUpAnAbortAndTheLock(t *testing.T) {
 	b.eventually("the lock is free", func() bool { return !b.held("k") })
 }
 
-// restless is a store in which others change the record before each Begin.
-type restless struct{ driver.Store }
-
-func (restless) Begin(context.Context, driver.KeyID, driver.BeginRequest) (driver.BeginResult, error) {
-	return driver.BeginResult{Record: driver.Record{State: driver.StateReleased}}, nil
-}
-
-func TestRecordThatKeepsChangingIsInProgress(t *testing.T) {
-	b := setup(t, parts{})
-	_, err := b.another(b.locks, restless{b.store}).Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeInProgress)
-	b.wantRuns(0)
-	b.wantFree("k")
-}
-
 // abort heals Abort and waits for the engine's word that the Begin is undone.
 func (b *bundle) abort() {
 	b.Helper()

@@ -193,16 +193,6 @@ func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 	}
 }
 
-// TestRetiredDomainCannotBeAsked: then the attempt may be alive.
-func TestRetiredDomainCannotBeAsked(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
-	b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
-	b.faults.FailBefore("DomainRetired", 1, errDown)
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
-	b.wantRuns(0)
-}
-
 // TestDecisionThatComesTooLate: a holder that had lost its lock has finished
 // while the operator's decision was on its way.
 func TestDecisionThatComesTooLate(t *testing.T) {

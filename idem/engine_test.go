@@ -156,7 +156,7 @@ func TestEachAttemptHasANonceOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestPingTellsWhichPartFails: the error names the lock service, the store, or both.
+// TestPingTellsWhichPartFails: the error names the lock service, the token store, or both.
 func TestPingTellsWhichPartFails(t *testing.T) {
 	b := setup(t, parts{})
 	if err := b.engine.Ping(t.Context()); err != nil {
@@ -164,26 +164,40 @@ func TestPingTellsWhichPartFails(t *testing.T) {
 	}
 	down := errors.New("down")
 	b.faults.FailBefore("Ping", idemtest.Every, down)
-	if err := b.engine.Ping(t.Context()); !errors.Is(err, down) || strings.Contains(err.Error(), "lock service") {
+	if err := b.engine.Ping(t.Context()); !errors.Is(err, down) || strings.Contains(err.Error(), "lock service") || !strings.Contains(err.Error(), "token store") {
 		t.Errorf("Ping() = %v, want the store's error alone", err)
+	}
+	if err := b.engine.PingLock(t.Context()); err != nil {
+		t.Errorf("PingLock() = %v", err)
 	}
 	b.locks.FailBefore("Ping", idemtest.Every, driver.ErrUnavailable)
 	if err := b.engine.Ping(t.Context()); !errors.Is(err, down) || !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "lock service") {
 		t.Errorf("Ping() = %v, want both errors", err)
+	}
+	if err := b.engine.PingLock(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("PingLock() = %v, want %v", err, driver.ErrUnavailable)
 	}
 }
 
 // TestTokenThatCannotBeIssued: the client is told why, in a code.
 func TestTokenThatCannotBeIssued(t *testing.T) {
 	b := setup(t, parts{})
-	_, err := b.engine.IssueToken(t.Context(), "m1", -1)
-	b.wantRefused(err, idem.CodeInternal)
+	refused := func(ttl time.Duration, code idem.Code) {
+		t.Helper()
+		token, err := b.engine.IssueToken(t.Context(), "m1", ttl)
+		b.wantRefused(err, code)
+		if token != (idem.Token{}) {
+			t.Errorf("IssueToken() = %+v with an error, want no token", token)
+		}
+	}
+	refused(-1, idem.CodeInternal)
+	if token, err := idem.IssueToken(t.Context(), b.store, "m1", -1); err == nil {
+		t.Errorf("IssueToken() = %+v for less than no time, want an error", token)
+	}
 	b.faults.FailBefore("Issue", 1, nil)
-	_, err = b.engine.IssueToken(t.Context(), "m1", time.Minute)
-	b.wantRefused(err, idem.CodeUnavailable)
+	refused(time.Minute, idem.CodeUnavailable)
 	if err := b.engine.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.engine.IssueToken(t.Context(), "m1", time.Minute)
-	b.wantRefused(err, idem.CodeUnavailable)
+	refused(0, idem.CodeUnavailable)
 }

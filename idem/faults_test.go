@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,36 +90,6 @@ func TestTimeoutsBoundTheirCalls(t *testing.T) {
 	})
 }
 
-func TestIssueTokenFails(t *testing.T) {
-	b := setup(t, parts{})
-	for name, tt := range map[string]struct {
-		ttl  time.Duration
-		fail func()
-		code idem.Code
-	}{
-		"a negative time": {-1, func() {}, idem.CodeInternal},
-		"store":           {0, func() { b.faults.FailBefore("Issue", 1, nil) }, idem.CodeUnavailable},
-	} {
-		tt.fail()
-		token, err := b.engine.IssueToken(t.Context(), "m1", tt.ttl)
-		b.wantRefused(err, tt.code)
-		if token != (idem.Token{}) {
-			t.Errorf("%s: IssueToken() = %+v with an error, want no token", name, token)
-		}
-	}
-	if token, err := idem.IssueToken(t.Context(), b.store, "m1", -1); err == nil {
-		t.Errorf("IssueToken() = %+v for less than no time, want an error", token)
-	}
-	if err := b.engine.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	_, err := b.engine.IssueToken(t.Context(), "m1", 0)
-	b.wantRefused(err, idem.CodeUnavailable)
-	if got := b.wantState("k", driver.StateNone); got != (idem.Status{}) {
-		t.Errorf("Status() of no key = %+v, want nothing", got)
-	}
-}
-
 // A locker need not tell operators anything.
 func TestLockerThatTellsNothing(t *testing.T) {
 	b := setup(t, parts{})
@@ -129,25 +98,6 @@ func TestLockerThatTellsNothing(t *testing.T) {
 	domain, domainErr := b.engine.DomainOf(t.Context(), id)
 	if held || domain != "" || !errors.Is(heldErr, errors.ErrUnsupported) || !errors.Is(domainErr, errors.ErrUnsupported) {
 		t.Errorf("HeldBy() = %t, %v and DomainOf() = %q, %v, want %v", held, heldErr, domain, domainErr, errors.ErrUnsupported)
-	}
-}
-
-func TestPingNamesWhatIsAway(t *testing.T) {
-	b := setup(t, parts{})
-	away := errors.New("away")
-	if err := b.engine.Ping(t.Context()); err != nil {
-		t.Errorf("Ping() = %v, want <nil>", err)
-	}
-	b.locks.FailBefore("Ping", idemtest.Every, away)
-	for _, err := range []error{b.engine.Ping(t.Context()), b.engine.PingLock(t.Context())} {
-		if !errors.Is(err, away) {
-			t.Errorf("with the lock service away: %v", err)
-		}
-	}
-	b.locks.Heal("Ping")
-	b.faults.FailBefore("Ping", idemtest.Every, away)
-	if err := b.engine.Ping(t.Context()); !errors.Is(err, away) || !strings.Contains(err.Error(), "token store") {
-		t.Errorf("Ping() with the store away = %v", err)
 	}
 }
 
@@ -239,25 +189,6 @@ func TestSuccessOfALostLeaseIsNotAnsweredUnsaved(t *testing.T) {
 	b.wantPaid(res, err, 1, true)
 }
 
-// TestDuplicateIsNotAnsweredBeforeTheOutcomeIsStored: one that waits in this process.
-func TestDuplicateIsNotAnsweredBeforeTheOutcomeIsStored(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)},
-		policy: func(p *idem.Policy) { p.DuplicateWait = 100 * time.Millisecond }})
-	b.faults.FailBefore("Settle", idemtest.Every, nil)
-	duplicate := make(chan error, 1)
-	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
-		go func() {
-			_, err := b.do("k", "a")
-			duplicate <- err
-		}()
-		b.eventually("the duplicate waits", func() bool { return b.saw(telemetry.EventJoined) == 1 })
-		return b.pay(ctx)
-	})
-	b.wantPaid(res, err, 1, false)
-	b.wantRefused(<-duplicate, idem.CodeInProgress)
-	b.faults.Heal("Settle")
-}
-
 // TestLockIsHeldUntilDoubtIsStored: the next holder would find the attempt pending.
 func TestLockIsHeldUntilDoubtIsStored(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
@@ -284,31 +215,6 @@ func TestErrorOfALostLease(t *testing.T) {
 	if !errors.Is(err, boom) {
 		t.Errorf("Do() = %v, want one that wraps %v", err, boom)
 	}
-}
-
-func TestRecordLostByTheStoreIsWrittenAnew(t *testing.T) {
-	b := setup(t, parts{})
-	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
-		b.forget("k")
-		return b.pay(ctx)
-	})
-	b.wantPaid(res, err, 1, false)
-	res, err = b.do("k", "a")
-	b.wantPaid(res, err, 1, true)
-}
-
-// TestRecordLostIsWrittenAnewWithoutTheLease, because that can only keep others
-// from running.
-func TestRecordLostIsWrittenAnewWithoutTheLease(t *testing.T) {
-	b := setup(t, parts{})
-	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
-		b.forget("k")
-		b.locker.Revoke(idem.NewKeyID("m1", "k"))
-		return b.pay(ctx)
-	})
-	b.wantPaid(res, err, 1, false)
-	res, err = b.do("k", "a")
-	b.wantPaid(res, err, 1, true)
 }
 
 // forget makes the store lose a running request's record.

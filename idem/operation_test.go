@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,8 @@ func TestFingerprintThatCannotBeMade(t *testing.T) {
 	}
 }
 
+// A lock that other instances share over records that they cannot see would let each of them run a key, so it
+// takes a promise that there is one instance.
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	lock, store, book := memorylock.New(), memorystore.New(), newBook()
 	for name, tt := range map[string]struct {
@@ -139,19 +142,28 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		"no locker":                               {nil, store, nil, false},
 		"no store":                                {lock, nil, nil, false},
 		"a shared lock for a shared store":        {seen{Locker: lock}, seen{Store: store}, nil, true},
+		"a shared lock for private records":       {seen{Locker: lock}, store, nil, false},
+		"the same, with a single instance":        {seen{Locker: lock}, store, idem.WithSingleInstance(), true},
+		"a private lock for a shared store":       {lock, seen{Store: store}, nil, false},
+		"also with a single instance":             {lock, seen{Store: store}, idem.WithSingleInstance(), false},
 		"no store time-out":                       {lock, store, idem.WithStoreTimeout(0), false},
 		"no lock time-out":                        {lock, store, idem.WithLockTimeout(0), false},
 		"no settle time-out":                      {lock, store, idem.WithSettleTimeout(0), false},
 		"a negative time of long-running":         {lock, store, idem.WithLongRunning(-1), false},
 		"a negative number of retries":            {lock, store, idem.WithConflictRetries(-1), false},
 		"a negative limit of open executions":     {lock, store, idem.WithMaxOpenExecutionsPerScope(-1), false},
+		"no duplicate of a key may wait":          {lock, store, idem.WithMaxWaiting(0, 1), false},
+		"no duplicate of a scope may wait":        {lock, store, idem.WithMaxWaiting(1, 0), false},
 		"no option, and no observer in an option": {lock, store, idem.WithObserver(nil), true},
 	} {
 		e, err := idem.New(tt.lock, tt.store, nil, tt.opt)
 		if (err == nil) != tt.works || (e != nil) != tt.works {
 			t.Errorf("%s: New() = %v, %v, want an engine: %t", name, e, err, tt.works)
 		}
-		if tt.opt != nil {
+		if name == "a shared lock for private records" && !strings.Contains(fmt.Sprint(err), "WithSingleInstance") {
+			t.Errorf("%s: New() = %v, want an error that names WithSingleInstance", name, err)
+		}
+		if tt.opt != nil && tt.lock == driver.Locker(lock) && tt.store == driver.Store(store) {
 			e, err = idem.NewJoined(book, tt.opt)
 			if (err == nil) != tt.works || (e != nil) != tt.works {
 				t.Errorf("%s: NewJoined() = %v, %v, want an engine: %t", name, e, err, tt.works)

@@ -76,19 +76,6 @@ func TestReleasedKeyRunsAfreshWhateverTheBody(t *testing.T) {
 	}
 }
 
-func TestNoEffectReleases(t *testing.T) {
-	b := setup(t, parts{})
-	_, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
-		idem.NoEffect(ctx)
-		return idem.Response{Status: 500}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
-}
-
 // Whoever runs a service learns which outcomes cannot be replayed.
 func TestEventOfAnOutcomeWithoutItsResponse(t *testing.T) {
 	for _, omitted := range []bool{false, true} {

@@ -105,8 +105,8 @@ func TestServiceRecoversFromAStall(t *testing.T) {
 
 func stall(t *testing.T, load float64, within time.Duration) {
 	const (
-		rate   = 2000 // requests a second
-		calls  = 3    // of the store, for each of them
+		rate   = 500 // requests a second
+		calls  = 3   // of the store, for each of them
 		before = 3 * time.Second
 		window = 2 * time.Second
 	)

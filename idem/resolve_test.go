@@ -124,22 +124,6 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 	}
 }
 
-func TestResolverThatHangsIsLeftBehind(t *testing.T) {
-	hung := make(chan struct{})
-	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.ResolverTimeout = time.Millisecond
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-			<-hung
-			return idem.NotApplied(), nil
-		})
-	}})
-	defer close(hung)
-	b.interrupted("k", "a")
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeOutcomeUnknown)
-	b.wantRuns(0)
-}
-
 // TestResolverThatOutlivesItsLeaseDecidesNothing: by then the next holder may
 // be asking its own.
 func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
@@ -157,19 +141,6 @@ func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
 		t.Errorf("attempt %d is pending after %d decisions, want the first, undecided", got.Attempt, b.saw(telemetry.EventResolved))
 	}
 	b.wantRuns(0)
-}
-
-func TestRunAgainRunsWithoutAsking(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
-	b.interrupted("k", "a")
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
-	if res.Attempt != 2 {
-		t.Errorf("attempt = %d, want 2", res.Attempt)
-	}
-	_, _ = b.doWith("k2", "a", answers(500))
-	res, err = b.do("k2", "a")
-	b.wantPaid(res, err, 2, false)
 }
 
 // doubts are the ways to treat doubt without a person.
@@ -280,32 +251,6 @@ func TestInDoubtIsResolvedUnderALaterFence(t *testing.T) {
 			b.wantState("k", tt.state)
 		})
 	}
-}
-
-func TestResolverRunsAfterAPanic(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-			return idem.Applied(created(70)), nil
-		})
-	}})
-	func() {
-		defer func() { _ = recover() }()
-		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { panic("boom") })
-	}()
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 70, true)
-}
-
-func TestHandlerErrorThatWasAppliedIsAnswered(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-			return idem.Applied(created(70)), nil
-		})
-	}})
-	res, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
-		return idem.Response{}, errors.New("commit: connection reset")
-	})
-	b.wantPaid(res, err, 70, true)
 }
 
 func TestLeaseLostUnderTheHandler(t *testing.T) {

@@ -88,12 +88,3 @@ func TestWaitingDuplicatesAreBounded(t *testing.T) {
 		})
 	}
 }
-
-func TestMaxWaitingHasToBePositive(t *testing.T) {
-	b := setup(t, parts{})
-	for _, o := range []idem.Option{idem.WithMaxWaiting(0, 1), idem.WithMaxWaiting(1, 0)} {
-		if e, err := idem.New(b.locks, b.faults, o); err == nil {
-			t.Errorf("New() = %v, want an error", e)
-		}
-	}
-}
