@@ -16,8 +16,7 @@ func (b *bundle) unanswered(key string, nth int) {
 	b.Helper()
 	b.faults.LoseReply("Begin", b.faults.Calls("Begin")+nth, nil)
 	b.faults.FailBefore("Abort", idemtest.Every, nil)
-	_, err := b.do(key, "a")
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal(key, "a", idem.CodeUnavailable)
 	if !b.locker.Revoke(idem.NewKeyID("m1", idem.Key(key))) {
 		b.Fatal("the lock is free, want it held until the Begin is undone")
 	}
@@ -34,8 +33,7 @@ func TestCloseGivesUpAnAbortAndTheLock(t *testing.T) {
 	b := setup(t, parts{})
 	b.faults.LoseReply("Begin", 1, nil)
 	b.faults.FailBefore("Abort", idemtest.Every, nil)
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal("k", "a", idem.CodeUnavailable)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	_ = b.engine.Close(gone)
@@ -89,8 +87,7 @@ func TestAbortGoesOnUntilTheAttemptIsReleased(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			b := setup(t, parts{})
 			b.unanswered("k", 1)
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 			b.faults.FailBefore(method, b.faults.Calls(method)+1, nil)
 			b.abort()
 			b.wantState("k", driver.StateReleased)
@@ -109,8 +106,7 @@ func TestAbortReleasesAnAttemptWhoseLockGoesMeanwhile(t *testing.T) {
 		b.wantRefused(err, idem.CodeOutcomeUnknown)
 		return nil
 	})
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal("k", "a", idem.CodeUnavailable)
 	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 	b.wantState("k", driver.StateReleased)
 	b.wantRuns(0)
@@ -125,8 +121,7 @@ func TestStaleFenceNeedsNoAbort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.do("k", "a")
-	b.wantRefused(err, idem.CodeOwnershipLost)
+	b.wantRefusal("k", "a", idem.CodeOwnershipLost)
 	b.wantRuns(0)
 	if n := b.faults.Calls("Abort"); n != 0 {
 		t.Errorf("Abort was called %d times, want 0", n)
@@ -149,8 +144,7 @@ func TestOutcomeFoundUnderTheLockIsReplayed(t *testing.T) {
 		b.wantPaid(res, err, 1, false)
 		return nil
 	})
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, true)
+	b.wantPayment("k", "a", 1, true)
 	if b.saw(telemetry.EventReplayed) != 1 {
 		t.Error("no EventReplayed")
 	}

@@ -22,8 +22,7 @@ func TestCloseWaitsForWhatRuns(t *testing.T) {
 	if err := b.engine.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close() = %v while a handler runs, want %v", err, context.DeadlineExceeded)
 	}
-	_, err := b.do("k2", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal("k2", "a", idem.CodeUnavailable)
 	res, err := finish()
 	b.wantPaid(res, err, 1, false)
 	if err := b.engine.Close(context.Background()); err != nil {
@@ -48,8 +47,7 @@ func TestCloseClosesWhatItsOptionNames(t *testing.T) {
 func TestCloseGivesUpSavingButLeavesTheLock(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
 	b.faults.FailBefore("Settle", idemtest.Every, nil)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	if err := b.engine.Close(ctx); err == nil {

@@ -67,8 +67,7 @@ func TestCallerGoneDoesNotCancelTheHandler(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Do() = %v", err)
 	}
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, true)
+	b.wantPayment("k", "a", 1, true)
 	_, err = b.engine.Do(ctx, b.operation("k3", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 }

@@ -61,8 +61,7 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 			}
 			b.wantState("k", tt.want)
 			if tt.want == driver.StateCompleted {
-				res, err := b.do("k", "a")
-				b.wantPaid(res, err, 70, true)
+				b.wantPayment("k", "a", 70, true)
 			}
 			if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); held {
 				t.Error("the lock is left")
@@ -98,8 +97,7 @@ func TestNothingToDecide(t *testing.T) {
 	if _, err := b.resolve("never"); !errors.Is(err, idem.ErrNotOpen) {
 		t.Errorf("Resolve() of nothing = %v, want ErrNotOpen", err)
 	}
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	if rec, err := b.decide("k", idem.NotApplied()); !errors.Is(err, idem.ErrNotOpen) || rec.State != driver.StateCompleted {
 		t.Errorf("Decide() of a completed key = %v, %v; want ErrNotOpen", rec.State, err)
 	}
@@ -117,15 +115,13 @@ func TestOperatorsWordIsWhatRepeatsGet(t *testing.T) {
 	if err != nil || rec.State != driver.StateCompleted || rec.Decision != byOps {
 		t.Fatalf("Decide(applied) = %+v, %v", rec, err)
 	}
-	res, err := b.do("paid", "a")
-	b.wantPaid(res, err, 70, true)
+	b.wantPayment("paid", "a", 70, true)
 
 	b.interrupted("free", "a")
 	if rec, err = b.decide("free", idem.NotApplied()); err != nil || rec.State != driver.StateReleased || rec.Decision != byOps {
 		t.Fatalf("Decide(not applied) = %+v, %v", rec, err)
 	}
-	res, err = b.do("free", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("free", "a", 1, false)
 	for _, ev := range b.events {
 		if ev.Type == telemetry.EventResolved && ev.By != byOps.By {
 			t.Errorf("the decision was told as one by %q, want %q", ev.By, byOps.By)
@@ -137,9 +133,7 @@ func TestOperatorsWordIsWhatRepeatsGet(t *testing.T) {
 func TestOneDecisionOfManyStands(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.DuplicateWait = patience
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-			return idem.Applied(created(70)), nil
-		})
+		p.InDoubt = resolverSays(idem.Applied(created(70)))
 	}})
 	b.interrupted("k", "a")
 	var decided atomic.Int64
@@ -169,13 +163,10 @@ func TestOneDecisionOfManyStands(t *testing.T) {
 }
 
 func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
-	}})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.NotApplied()) }})
 	old := driver.Fence{Domain: "burnt down", Token: 1 << 60}
 	b.begin(idem.NewKeyID("m1", "k"), "a", old)
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeInProgress)
+	b.wantRefusal("k", "a", idem.CodeInProgress)
 	if _, err := b.resolve("k"); !errors.Is(err, idem.ErrForeignDomain) {
 		t.Errorf("Resolve() = %v, want ErrForeignDomain", err)
 	}
@@ -186,8 +177,7 @@ func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 	if err := b.store.RetireDomain(t.Context(), old.Domain, byOps); err != nil {
 		t.Fatal(err)
 	}
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	res := b.wantPayment("k", "a", 1, false)
 	if res.Attempt != 2 {
 		t.Errorf("attempt = %d, want 2", res.Attempt)
 	}
@@ -207,8 +197,7 @@ func TestDecisionThatComesTooLate(t *testing.T) {
 	if !errors.Is(err, idem.ErrNotOpen) || rec.State != driver.StateCompleted {
 		t.Errorf("Decide() = %v, %v; want ErrNotOpen of a completed record", rec.State, err)
 	}
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 70, true)
+	b.wantPayment("k", "a", 70, true)
 }
 
 // TestDecisionThatTheStoreDoesNotAnswer may have been made, and is no ErrNotOpen.

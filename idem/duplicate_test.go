@@ -16,16 +16,14 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 	t.Run("is refused as in progress", func(t *testing.T) {
 		b := setup(t, parts{})
 		finish := b.started("k", "a", b.pay)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeInProgress)
+		b.wantRefusal("k", "a", idem.CodeInProgress)
 		res, err := finish()
 		b.wantPaid(res, err, 1, false)
 	})
 	t.Run("with another request is a mismatch", func(t *testing.T) {
 		b := setup(t, parts{})
 		finish := b.started("k", "a", b.pay)
-		_, err := b.do("k", "b")
-		b.wantRefused(err, idem.CodeKeyReused)
+		b.wantRefusal("k", "b", idem.CodeKeyReused)
 		_, _ = finish()
 	})
 	t.Run("waits and gets its outcome", func(t *testing.T) {
@@ -34,8 +32,7 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				res, err := b.do("k", "a")
-				b.wantPaid(res, err, 1, true)
+				b.wantPayment("k", "a", 1, true)
 			})
 		}
 		b.eventually("all wait", func() bool { return b.saw(telemetry.EventJoined) == 8 })
@@ -49,8 +46,7 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 1, false)
+			b.wantPayment("k", "a", 1, false)
 		}()
 		b.eventually("it waits", func() bool { return b.saw(telemetry.EventJoined) == 1 })
 		_, _ = finish()
@@ -59,8 +55,7 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 	t.Run("gives up when its patience ends", func(t *testing.T) {
 		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = time.Millisecond }})
 		finish := b.started("k", "a", b.pay)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeInProgress)
+		b.wantRefusal("k", "a", idem.CodeInProgress)
 		_, _ = finish()
 	})
 }
@@ -77,11 +72,9 @@ func TestDuplicateElsewhere(t *testing.T) {
 	t.Run("is refused as in progress", func(t *testing.T) {
 		b := setup(t, parts{})
 		lease := hold(b)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeInProgress)
+		b.wantRefusal("k", "a", idem.CodeInProgress)
 		lease.ReleaseInBackground()
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k", "a", 1, false)
 	})
 	t.Run("mismatch beats in-progress", func(t *testing.T) {
 		b := setup(t, parts{})
@@ -93,8 +86,7 @@ func TestDuplicateElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.do("k", "a")
-		b.wantRefused(err, idem.CodeKeyReused)
+		b.wantRefusal("k", "a", idem.CodeKeyReused)
 	})
 	t.Run("mismatch with one that begins meanwhile", func(t *testing.T) {
 		b := setup(t, parts{})
@@ -124,8 +116,7 @@ func TestDuplicateElsewhere(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 77, true)
+			b.wantPayment("k", "a", 77, true)
 		}()
 		b.eventually("it waits", func() bool { return b.saw(telemetry.EventWaited) == 1 })
 		resp := created(77)
@@ -198,16 +189,13 @@ func TestMismatchIsNotToldBeforeBegin(t *testing.T) {
 		done <- err
 	}()
 	<-slow.Arrived()
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeInProgress)
-	_, err = b.do("k", "b")
-	b.wantRefused(err, idem.CodeInProgress)
+	b.wantRefusal("k", "a", idem.CodeInProgress)
+	b.wantRefusal("k", "b", idem.CodeInProgress)
 	slow.Release()
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.do("k", "a")
-	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRefusal("k", "a", idem.CodeKeyReused)
 }
 
 // TestOtherRequestBeginsFirst: it comes second, and overtakes the first one.
@@ -220,8 +208,7 @@ func TestOtherRequestBeginsFirst(t *testing.T) {
 		done <- err
 	}()
 	<-slow.Arrived()
-	res, err := b.do("k", "b")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "b", 1, false)
 	slow.Release()
 	b.wantRefused(<-done, idem.CodeKeyReused)
 }

@@ -14,11 +14,9 @@ import (
 
 func TestRepeatGetsTheFirstOutcome(t *testing.T) {
 	b := setup(t, parts{})
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	for range 3 {
-		res, err = b.do("k", "a")
-		b.wantPaid(res, err, 1, true)
+		b.wantPayment("k", "a", 1, true)
 	}
 	b.wantRuns(1)
 	b.wantState("k", driver.StateCompleted)
@@ -27,23 +25,21 @@ func TestRepeatGetsTheFirstOutcome(t *testing.T) {
 func TestOtherKeysAndScopesAreOtherOperations(t *testing.T) {
 	b := setup(t, parts{})
 	_, _ = b.do("k", "a")
-	res, err := b.do("k2", "a")
-	b.wantPaid(res, err, 2, false)
+	b.wantPayment("k2", "a", 2, false)
 	op := b.operation("k", "a")
 	op.Scope = "m2"
-	res, err = b.engine.Do(context.Background(), op, b.pay)
+	res, err := b.engine.Do(context.Background(), op, b.pay)
 	b.wantPaid(res, err, 3, false)
 }
 
 func TestAnotherRequestUnderTheKeyIsRefused(t *testing.T) {
 	b := setup(t, parts{})
 	_, _ = b.do("k", "a")
-	_, err := b.do("k", "b")
-	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRefusal("k", "b", idem.CodeKeyReused)
 	// The same request over another transport is another one.
 	op := b.operation("k", "a")
 	op.Transport, op.Fingerprint = idem.TransportGRPC, fingerprintOf("grpc", "a")
-	_, err = b.engine.Do(context.Background(), op, b.pay)
+	_, err := b.engine.Do(context.Background(), op, b.pay)
 	b.wantRefused(err, idem.CodeKeyReused)
 	b.wantRuns(1)
 }
@@ -56,12 +52,9 @@ func TestIssuedTokenIsConsumedOnce(t *testing.T) {
 	}
 	key := string(token.Value)
 	b.wantState(key, driver.StateIssued)
-	res, err := b.do(key, "a")
-	b.wantPaid(res, err, 1, false)
-	res, err = b.do(key, "a")
-	b.wantPaid(res, err, 1, true)
-	_, err = b.do(key, "b")
-	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantPayment(key, "a", 1, false)
+	b.wantPayment(key, "a", 1, true)
+	b.wantRefusal(key, "b", idem.CodeKeyReused)
 }
 
 func TestKindsOfKeyDoNotMix(t *testing.T) {
@@ -76,10 +69,8 @@ func TestKindsOfKeyDoNotMix(t *testing.T) {
 
 	_, _ = b.do("client", "a")
 	b.policy.IssuedTokens = true
-	_, err = b.do("client", "a")
-	b.wantRefused(err, idem.CodeTokenUnknown)
-	_, err = b.do("made-up", "a")
-	b.wantRefused(err, idem.CodeTokenUnknown)
+	b.wantRefusal("client", "a", idem.CodeTokenUnknown)
+	b.wantRefusal("made-up", "a", idem.CodeTokenUnknown)
 	op := b.operation(string(token.Value), "a")
 	op.Scope = "m2"
 	_, err = b.engine.Do(context.Background(), op, b.pay)
@@ -97,8 +88,7 @@ func TestReleasedTokenIsIssuedAgain(t *testing.T) {
 	if got := b.wantState(key, driver.StateIssued); !got.ExpiresAt.Equal(token.ExpiresAt) {
 		t.Errorf("expiry = %v, want the old one, %v", got.ExpiresAt, token.ExpiresAt)
 	}
-	res, err := b.do(key, "b")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment(key, "b", 1, false)
 }
 
 func TestExecutionContext(t *testing.T) {

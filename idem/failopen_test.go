@@ -152,9 +152,7 @@ func TestSettlementsAreTheStores(t *testing.T) {
 func TestResolvedResponseThatCannotBeKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-			return idem.Applied(idem.Response{Status: 201, Header: map[string][]string{"X": make([]string, 5000)}}), nil
-		})
+		p.InDoubt = resolverSays(idem.Applied(idem.Response{Status: 201, Header: map[string][]string{"X": make([]string, 5000)}}))
 	}})
 	_, _ = b.doWith("k", "x", answers(500))
 	_, err := b.doWith("k", "x", answers(500))
@@ -176,12 +174,11 @@ func (s unreadableStore) Get(ctx context.Context, id driver.KeyID) (driver.Recor
 func TestFailOpenNotForAUsedKey(t *testing.T) {
 	t.Parallel()
 	b := failOpen(t)
-	res, err := b.do("k", "x")
-	b.wantPaid(res, err, 1, false)
-	_, err = b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("k", "x"), b.pay)
+	b.wantPayment("k", "x", 1, false)
+	_, err := b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("k", "x"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(1)
-	res, err = b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("fresh", "x"), b.pay)
+	res, err := b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("fresh", "x"), b.pay)
 	b.wantPaid(res, err, 2, false)
 }
 
@@ -240,8 +237,7 @@ func TestFailOpen(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
 	b.faults.FailBefore("Get", idemtest.Every, nil)
 	for run := 1; run <= 2; run++ { // it can execute twice: that is the option
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, run, false)
+		res := b.wantPayment("k", "a", run, false)
 		if res.Attempt != 0 {
 			t.Errorf("attempt = %d, want 0", res.Attempt)
 		}
@@ -262,16 +258,13 @@ func TestFailOpen(t *testing.T) {
 func TestFailOpenKnowsItsLimits(t *testing.T) {
 	open := func(p *idem.Policy) {
 		p.FailOpen = true
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-			return idem.Applied(created(70)), nil
-		})
+		p.InDoubt = resolverSays(idem.Applied(created(70)))
 	}
 	t.Run("running elsewhere, lock service away", func(t *testing.T) {
 		b := setup(t, parts{policy: open})
 		b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
 		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		b.wantRuns(0)
 	})
 	t.Run("in doubt, lock service away", func(t *testing.T) {
@@ -279,24 +272,20 @@ func TestFailOpenKnowsItsLimits(t *testing.T) {
 		_, _ = b.doWith("k", "a", answers(500))
 		open(&b.policy)
 		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		b.wantRuns(0)
 	})
 	t.Run("applied, and the store away when that is settled", func(t *testing.T) {
 		b := setup(t, parts{policy: open})
 		b.interrupted("k", "a")
 		b.faults.FailBefore("Settle", 1, nil)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		b.wantRuns(0)
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 70, true)
+		b.wantPayment("k", "a", 70, true)
 	})
 	t.Run("nothing known, lock service away", func(t *testing.T) {
 		b := setup(t, parts{policy: open})
 		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k", "a", 1, false)
 	})
 }

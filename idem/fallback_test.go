@@ -54,9 +54,7 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 			b.wantState("k", driver.StateReleased)
 		}},
 		"to a pending attempt": {
-			func(p *idem.Policy) {
-				p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
-			},
+			func(p *idem.Policy) { p.InDoubt = resolverSays(idem.NotApplied()) },
 			func(b *replicatedBundle) { b.interrupted("k", "a") },
 		},
 	} {
@@ -76,8 +74,7 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 				if n := b.saw(telemetry.EventRepaired); n != 1 {
 					t.Errorf("%d events %v, want 1", n, telemetry.EventRepaired)
 				}
-				res, err = b.do("k", "a")
-				b.wantPaid(res, err, 1, true)
+				b.wantPayment("k", "a", 1, true)
 				b.wantRuns(1)
 			})
 		}
@@ -103,8 +100,7 @@ func TestStoreFallsBackUnderAnAttemptWithoutEffect(t *testing.T) {
 	if got := b.wantState("k", driver.StateIssued); got.Attempt != 1 || b.saw(telemetry.EventRepaired) != 1 {
 		t.Errorf("attempt %d is stored after %d repairs, want the first and one", got.Attempt, b.saw(telemetry.EventRepaired))
 	}
-	res, err = b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 }
 
 // TestReleaseWithoutTrustRepairsNothing: the holder has lost its lease, so a later attempt
@@ -240,21 +236,17 @@ func TestStoreFallsBackWhileAPersonDecides(t *testing.T) {
 	if err != nil || rec.State != driver.StateCompleted {
 		t.Fatalf("Decide() = %v, %v, want completed", rec.State, err)
 	}
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 70, true)
+	b.wantPayment("k", "a", 70, true)
 }
 
 // TestReleaseThatArrivesAfterALossWritesNoRecord: a resolver's release is still on its way when
 // the store loses the record. The late holder may have undone the attempt meanwhile, and another
 // attempt may have run with its number. So the release must not bring the number back.
 func TestReleaseThatArrivesAfterALossWritesNoRecord(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
-	}})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.NotApplied()) }})
 	b.interrupted("k", "a")
 	late := b.faults.DeliverLate("Settle", 1, nil)
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal("k", "a", idem.CodeUnavailable)
 	b.forget("k")
 	if err := late.Deliver(); err != nil {
 		t.Errorf("late Settle = %v", err)

@@ -49,26 +49,22 @@ func TestUnreachableStoreOrLockRefusesAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{})
 			fail(b)
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeUnavailable)
+			b.wantRefusal("k", "a", idem.CodeUnavailable)
 			b.faults.Heal("Get")
 			b.locks.Heal("TryAcquire")
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 1, false)
+			b.wantPayment("k", "a", 1, false)
 		})
 	}
 	t.Run("a store that hangs", func(t *testing.T) {
 		b := setup(t, parts{opts: []idem.Option{idem.WithStoreTimeout(10 * time.Millisecond)}})
 		b.faults.Slow("Get", 1)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 	})
 	t.Run("a replay needs no lock", func(t *testing.T) {
 		b := setup(t, parts{})
 		_, _ = b.do("k", "a")
 		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, true)
+		b.wantPayment("k", "a", 1, true)
 	})
 }
 
@@ -106,8 +102,7 @@ func TestStoreLostRefuses(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
 			b.faults.FailBefore(method, 1, fmt.Errorf("wrapped: %w", driver.ErrStoreLost))
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeStoreLost)
+			b.wantRefusal("k", "a", idem.CodeStoreLost)
 			b.wantRuns(0)
 			res, err := b.do("k", "a")
 			b.wantPaid(res, err, 1, false) // and the lock was given back
@@ -141,10 +136,8 @@ func TestUnansweredSettleIsSentAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{})
 			fault(b)
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 1, false)
-			res, err = b.do("k", "a")
-			b.wantPaid(res, err, 1, true)
+			b.wantPayment("k", "a", 1, false)
+			b.wantPayment("k", "a", 1, true)
 			b.wantRuns(1)
 		})
 	}
@@ -153,23 +146,18 @@ func TestUnansweredSettleIsSentAgain(t *testing.T) {
 func TestSaveThatFailsGoesOnBehindTheAnswer(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
 	b.faults.FailBefore("Settle", idemtest.Every, nil)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	if b.saw(telemetry.EventSettleDelayed) != 1 {
 		t.Error("no EventSettleDelayed")
 	}
-	_, err = b.do("k", "a")
-	b.wantRefused(err, idem.CodeInProgress)
-	_, err = b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "k"), Nonce: driver.NewNonce()})
+	b.wantRefusal("k", "a", idem.CodeInProgress)
+	_, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "k"), Nonce: driver.NewNonce()})
 	if !errors.Is(err, driver.ErrLocked) {
 		t.Errorf("TryAcquire() = %v while saving, want %v", err, driver.ErrLocked)
 	}
 	b.faults.Heal("Settle")
 	b.eventually("it is saved", func() bool { return b.saw(telemetry.EventCompleted) == 1 })
-	b.eventually("it is replayed", func() bool {
-		res, err = b.do("k", "a")
-		return err == nil
-	})
+	res, err := b.doWhenFree("k", "a")
 	b.wantPaid(res, err, 1, true)
 	b.wantRuns(1)
 }
@@ -185,8 +173,7 @@ func TestSuccessOfALostLeaseIsNotAnsweredUnsaved(t *testing.T) {
 	b.wantRefused(err, idem.CodeOwnershipLost)
 	b.faults.Heal("Settle")
 	b.eventually("it is saved", func() bool { return b.saw(telemetry.EventCompleted) == 1 })
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, true)
+	b.wantPayment("k", "a", 1, true)
 }
 
 // TestLockIsHeldUntilDoubtIsStored: the next holder would find the attempt pending.
@@ -240,11 +227,9 @@ func (b *bundle) forget(key string) {
 // TestObserverPanicLeavesNoLockBehind also covers a fingerprinter's.
 func TestObserverPanicLeavesNoLockBehind(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithObserver(func(context.Context, telemetry.Event) { panic("boom") })}})
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	_, _ = b.doWith("k2", "a", answers(429))
-	res, err = b.do("k2", "a")
-	b.wantPaid(res, err, 2, false)
+	b.wantPayment("k2", "a", 2, false)
 }
 
 func TestResponseThatCannotBeStoredIsOmitted(t *testing.T) {
@@ -256,13 +241,9 @@ func TestResponseThatCannotBeStoredIsOmitted(t *testing.T) {
 			b := setup(t, parts{opts: opts})
 			b.faults.FailBefore("Settle", 1, nil)
 			b.faults.FailBefore("Settle", 2, fmt.Errorf("wrapped: %w", driver.ErrResponseInvalid))
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 1, false)
+			b.wantPayment("k", "a", 1, false)
 			b.eventually("it is settled", func() bool { return b.saw(telemetry.EventCompleted) == 1 })
-			b.eventually("it is known to be completed", func() bool {
-				_, err = b.do("k", "a")
-				return idem.NewRefusal(idem.CodeInProgress, nil).Error() != fmt.Sprint(err)
-			})
+			_, err := b.doWhenFree("k", "a")
 			b.wantRefused(err, idem.CodeResultUnavailable)
 		})
 	}

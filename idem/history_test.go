@@ -122,8 +122,7 @@ func TestTheFirstLeaseIsComparedWithTheNotedFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, l, engine := restored(t)
 		l.restore(100)
-		res, err := b.do("before", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("before", "a", 1, false)
 		synctest.Wait() // for the note in the background
 		l.restore(10)
 		b.engine = engine(b.faults)
@@ -163,18 +162,15 @@ func TestTheHistoryCostsNoTripOfAPayment(t *testing.T) {
 func TestNothingRunsUnderFencesThatGoBack(t *testing.T) {
 	b, l, _ := restored(t)
 	l.restore(100)
-	res, err := b.do("before", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("before", "a", 1, false)
 	l.restore(10)
 	l.err = fmt.Errorf("%w: not permitted", driver.ErrUnavailable)
-	_, err = b.do("after", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal("after", "a", idem.CodeUnavailable)
 	if n := b.runs.Load(); n != 1 {
 		t.Errorf("%d handlers ran, want 1", n)
 	}
 	l.restore(200) // other writes have moved the service past the highest fence
-	res, err = b.do("after", "a")
-	b.wantPaid(res, err, 2, false)
+	b.wantPayment("after", "a", 2, false)
 }
 
 // A service whose domain was retired is taken into use again. Others take its holders for dead, so it

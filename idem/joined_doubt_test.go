@@ -93,12 +93,10 @@ func TestJoinedResponseThatTheStoreCannotHold(t *testing.T) {
 	b.ledger.onCommit = func(_ *bookTx, s driver.Settlement) (bool, error) {
 		return !s.Response.Omitted, driver.ErrResponseInvalid
 	}
-	res, err := b.doWith("k1", "100", b.paying(201))
-	b.wantPaid(res, err, 1, false)
-	_, err = b.doWith("k1", "100", b.paying(201))
-	b.wantRefused(err, idem.CodeResultUnavailable)
+	b.wantPayment("k1", "100", 1, false)
+	b.wantRefusal("k1", "100", idem.CodeResultUnavailable)
 	b.ledger.onCommit = func(*bookTx, driver.Settlement) (bool, error) { return true, driver.ErrResponseInvalid }
-	_, err = b.doWith("k2", "100", b.paying(201))
+	_, err := b.doWith("k2", "100", b.paying(201))
 	b.wantRefused(err, idem.CodeUnavailable)
 	if !errors.Is(err, driver.ErrRolledBack) {
 		t.Errorf("Do() = %v, want %v", err, driver.ErrRolledBack)
@@ -195,10 +193,7 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 	mu.Lock()
 	down = false
 	mu.Unlock()
-	b.eventually("unknown is stored, and no duplicate waits", func() bool {
-		_, err = b.do("k1", "100")
-		return !refusedAs(err, idem.CodeInProgress)
-	})
+	_, err = b.doWhenFree("k1", "100")
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.wantState("k1", driver.StateUnknown)
 	if b.saw(telemetry.EventUnknown) != 1 {
@@ -373,12 +368,10 @@ func TestJoinedConflictAtCommitRunsTheHandlerAgain(t *testing.T) {
 		b.ledger.onCommit = nil
 		return true, tx.end(driver.ErrConflict)
 	}
-	res, err := b.doWith("k1", "100", b.paying(201))
-	b.wantPaid(res, err, 2, false)
+	b.wantPayment("k1", "100", 2, false)
 	b.wantLines("payment 2")
 	b.ledger.onCommit = func(tx *bookTx, _ driver.Settlement) (bool, error) { return true, tx.end(driver.ErrConflict) }
-	_, err = b.doWith("k2", "100", b.paying(201))
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal("k2", "100", idem.CodeUnavailable)
 	b.wantRuns(4)
 	if b.saw(telemetry.EventConflict) != 2 {
 		t.Errorf("%d events of a conflict, want 2", b.saw(telemetry.EventConflict))
@@ -396,8 +389,7 @@ func TestJoinedOperatorDecidesAnUnknownOutcome(t *testing.T) {
 	if err != nil || rec.State != driver.StateReleased {
 		t.Fatalf("Decide() = %v, %v, want released", rec.State, err)
 	}
-	res, err := b.doWith("k1", "100", b.paying(201))
-	b.wantPaid(res, err, 1, false)
+	res := b.wantPayment("k1", "100", 1, false)
 	if res.Attempt != 2 {
 		t.Errorf("attempt = %d, want 2", res.Attempt)
 	}

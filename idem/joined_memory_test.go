@@ -288,6 +288,21 @@ func (b *joinedBundle) paying(status int) idem.Handler {
 	}
 }
 
+// wantPayment sends a request that pays in its transaction, and wants the payment of a run for it.
+func (b *joinedBundle) wantPayment(key, body string, run int, replayed bool) idem.Result {
+	b.Helper()
+	res, err := b.doWith(key, body, b.paying(201))
+	b.wantPaid(res, err, run, replayed)
+	return res
+}
+
+// wantRefusal sends a request that would pay in its transaction, and wants it refused.
+func (b *joinedBundle) wantRefusal(key, body string, code idem.Code) {
+	b.Helper()
+	_, err := b.doWith(key, body, b.paying(201))
+	b.wantRefused(err, code)
+}
+
 func (b *joinedBundle) wantLines(want ...string) {
 	b.Helper()
 	b.ledger.mu.Lock()

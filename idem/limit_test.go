@@ -32,8 +32,7 @@ func (b *bundle) full(limit int) (finish func()) {
 
 func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(2)}})
-	res, err := b.do("paid", "{}")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("paid", "{}", 1, false)
 	if _, err := b.doWith("doubt", "{}", answers(500)); err != nil {
 		t.Fatal(err)
 	}
@@ -55,30 +54,24 @@ func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
 	b.wantState("one too many", driver.StateNone)
 
 	// Keys that were used are answered as ever, and so are other scopes.
-	res, err = b.do("paid", "{}")
-	b.wantPaid(res, err, 1, true)
+	b.wantPayment("paid", "{}", 1, true)
 	_, err = b.do("doubt", "{}")
 	b.wantDoubt(err, "doubt", 0)
-	_, err = b.do("running-0", "{}")
-	b.wantRefused(err, idem.CodeInProgress)
-	_, err = b.do("running-0", "another body")
-	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRefusal("running-0", "{}", idem.CodeInProgress)
+	b.wantRefusal("running-0", "another body", idem.CodeKeyReused)
 	op := b.operation("k", "{}")
 	op.Scope = "m2"
-	res, err = b.engine.Do(t.Context(), op, b.pay)
+	res, err := b.engine.Do(t.Context(), op, b.pay)
 	b.wantPaid(res, err, 2, false)
 
 	finish()
-	res, err = b.do("one too many", "{}")
-	b.wantPaid(res, err, 3, false)
+	b.wantPayment("one too many", "{}", 3, false)
 }
 
 // A key with an open attempt is never limited: its client hears what has
 // become of it, or brings it to its end.
 func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}, policy: func(p *idem.Policy) {
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(7)), nil })
-	}})
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}, policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.Applied(created(7))) }})
 	id := idem.NewKeyID("m1", "interrupted")
 	lease, err := b.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
 	if err != nil {
@@ -96,8 +89,7 @@ func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
 	if err := lease.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	res, err := b.do("interrupted", "{}")
-	b.wantPaid(res, err, 7, true)
+	b.wantPayment("interrupted", "{}", 7, true)
 }
 
 // While the first request with a key begins, it is not known yet whether another
@@ -111,10 +103,8 @@ func TestRequestThatDiffersFromOneThatBeginsIsNotLimited(t *testing.T) {
 		done <- err
 	}()
 	<-slow.Arrived()
-	_, err := b.do("k1", "another body")
-	b.wantRefused(err, idem.CodeInProgress)
-	_, err = b.do("k2", "{}")
-	b.wantRefused(err, idem.CodeTooManyOpen)
+	b.wantRefusal("k1", "another body", idem.CodeInProgress)
+	b.wantRefusal("k2", "{}", idem.CodeTooManyOpen)
 	slow.Release()
 	if err := <-done; err != nil {
 		t.Fatalf("Do() = %v", err)
@@ -126,16 +116,14 @@ func TestRequestThatDiffersFromOneThatBeginsIsNotLimited(t *testing.T) {
 func TestExecutionCountsUntilItsOutcomeIsStored(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1), idem.WithSettleTimeout(time.Millisecond)}})
 	b.faults.FailBefore("Settle", idemtest.Every, errors.New("store is away"))
-	res, err := b.do("k1", "{}")
-	b.wantPaid(res, err, 1, false)
-	_, err = b.do("k2", "{}")
-	b.wantRefused(err, idem.CodeTooManyOpen)
+	b.wantPayment("k1", "{}", 1, false)
+	b.wantRefusal("k2", "{}", idem.CodeTooManyOpen)
 	b.faults.Heal("Settle")
 	b.eventually("the outcome is stored and k2 runs", func() bool {
-		res, err = b.do("k2", "{}")
+		_, err := b.do("k2", "{}")
 		return err == nil
 	})
-	b.wantPaid(res, err, 2, false)
+	b.wantRuns(2)
 	b.wantState("k1", driver.StateCompleted)
 }
 
@@ -144,12 +132,10 @@ func TestRequestThatWaitsElsewhereDoesNotCount(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}, policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 	b.locks.FailBefore("TryAcquire", 1, driver.ErrLocked)
 	b.locks.Before("Wait", 1, func() error {
-		res, err := b.do("k2", "{}")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k2", "{}", 1, false)
 		return nil
 	})
-	res, err := b.do("k1", "{}")
-	b.wantPaid(res, err, 2, false)
+	b.wantPayment("k1", "{}", 2, false)
 }
 
 // However a request ends, it is no longer counted after its end.

@@ -52,8 +52,7 @@ func TestHolderDiesAndAllRecordsAreLost(t *testing.T) {
 			b := setupMarked(t, nil)
 			if paid {
 				b.marks.released = func(l *markingLease) { b.loseLease("k") }
-				res, err := b.do("k", "a")
-				b.wantPaid(res, err, 1, false)
+				b.wantPayment("k", "a", 1, false)
 				b.marks.released = nil
 			} else {
 				b.dies("k", "a")
@@ -101,9 +100,7 @@ func TestInterruptedMarkedAttemptIsResolved(t *testing.T) {
 					map[string]driver.State{"by a request": driver.StateUnknown, "by the sweeper": driver.StateUnknown}, nil},
 			} {
 				t.Run(name+", "+how+", "+verdict, func(t *testing.T) {
-					b := setupMarked(t, func(p *idem.Policy) {
-						p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return tt.resolution, nil })
-					})
+					b := setupMarked(t, func(p *idem.Policy) { p.InDoubt = resolverSays(tt.resolution) })
 					b.dies("k", "a")
 					if wiped {
 						b.wipe()
@@ -152,17 +149,12 @@ func TestUnacknowledgedMarkerRunsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, func(p *idem.Policy) { p.FailOpen = true })
 			b.marks.begun = func(l *markingLease) error { return tt.begun(b, l) }
-			_, err := b.do("k", "a")
-			b.wantRefused(err, tt.code)
+			b.wantRefusal("k", "a", tt.code)
 			b.wantRuns(0)
 			b.marks.begun = nil
 			b.eventually("settlement", func() bool { return b.saw(telemetry.EventReleased) > 0 })
 			b.wantState("k", driver.StateReleased)
-			var res idem.Result
-			b.eventually("release", func() bool {
-				res, err = b.do("k", "another body: nothing is bound")
-				return !refusedAs(err, idem.CodeInProgress)
-			})
+			res, err := b.doWhenFree("k", "another body: nothing is bound")
 			b.wantPaid(res, err, 1, false)
 			b.wantMarker("k", driver.StateCompleted)
 			if n := b.saw(telemetry.EventBegun); n != 1 {
@@ -191,9 +183,7 @@ func TestUnacknowledgedMarkerOfARerun(t *testing.T) {
 // TestUnacknowledgedMarkerOfALaterAttempt: the marker of an attempt that was decided
 // is there when the next one cannot leave its own.
 func TestUnacknowledgedMarkerOfALaterAttempt(t *testing.T) {
-	b := setupMarked(t, func(p *idem.Policy) {
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
-	})
+	b := setupMarked(t, func(p *idem.Policy) { p.InDoubt = resolverSays(idem.NotApplied()) })
 	b.dies("k", "a")
 	b.marks.begun = func(*markingLease) error { return errDown }
 	other := b.another(b.marks, b.lossy, idem.WithObserver(b.observe))

@@ -129,8 +129,7 @@ func TestForeignAttemptBesideAMarkerIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.do("k", "a")
-	b.wantRefused(err, idem.CodeInProgress)
+	b.wantRefusal("k", "a", idem.CodeInProgress)
 	rec, err := b.lossy.Get(t.Context(), idem.NewKeyID("m1", "k"))
 	if err != nil || rec.State != driver.StatePending {
 		t.Errorf("Get() = %v, %v, want the attempt pending", rec.State, err)

@@ -109,12 +109,11 @@ func TestFallbackBetweenMarkerAndBegin(t *testing.T) {
 // attempt begins.
 func TestLossBetweenMarkerAndBegin(t *testing.T) {
 	b := setupMarked(t, nil)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	h := b.beforeBegin(func() error { b.wipe(); return nil })
-	_, err = b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
+	_, err := b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(1)
 }
@@ -122,13 +121,12 @@ func TestLossBetweenMarkerAndBegin(t *testing.T) {
 // TestNothingBeginsUnderAMarkerThatCannotBeCompared: the record cannot be read under the lock.
 func TestNothingBeginsUnderAMarkerThatCannotBeCompared(t *testing.T) {
 	b := setupMarked(t, nil)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	store := idemtest.NewFaultyStore(b.lossy)
 	store.FailBefore("Get", 2, nil)
-	_, err = b.another(b.marks, store).Do(t.Context(), b.operation("k", "a"), b.pay)
+	_, err := b.another(b.marks, store).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	if n := store.Calls("Begin"); n != 0 {
 		t.Errorf("Begin was called %d times, want 0", n)
@@ -159,18 +157,14 @@ func TestLossWhileARepeatTakesTheLock(t *testing.T) {
 // fence than the marker's.
 func TestAbortedBeginDoesNotOutrankAMarker(t *testing.T) {
 	b := setupMarked(t, nil)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	h := b.beforeBegin(func() error { b.wipe(); return errDown })
-	_, err = b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
+	_, err := b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.eventually("abort", func() bool { return b.saw(telemetry.EventBeginAborted) > 0 })
-	b.eventually("release", func() bool {
-		_, err = b.do("k", "a")
-		return !refusedAs(err, idem.CodeInProgress)
-	})
+	_, err = b.doWhenFree("k", "a")
 	b.wantRefused(err, idem.CodeResultUnavailable)
 	b.wantRuns(1)
 }
@@ -221,16 +215,10 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 				t.Fatalf("the second call = %v, want <nil>", err)
 			}
 			b.wantMarker("k", driver.StateCompleted)
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, tt.payment, true)
+			b.wantPayment("k", "a", tt.payment, true)
 			b.wantRuns(int64(tt.runs))
 		})
 	}
-}
-
-func refusedAs(err error, code idem.Code) bool {
-	r, ok := errors.AsType[*idem.Refusal](err)
-	return ok && r.Code == code
 }
 
 // TestLaterMarkerIsLeftAlone: an attempt that ended in doubt asks its resolver
@@ -243,8 +231,7 @@ func TestLaterMarkerIsLeftAlone(t *testing.T) {
 	l := idemtest.NewFaultyLocker(b.marks)
 	l.Before("TryAcquire", 2, func() error { // the call of inDoubt
 		// Another instance is faster: not applied, runs attempt 2, completes, marks.
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k", "a", 1, false)
 		b.wantMarker("k", driver.StateCompleted)
 		verdict = idem.StillUnknown()
 		return nil
@@ -267,8 +254,7 @@ func TestUnknownKnownByAMarkerAloneCanBeSettled(t *testing.T) {
 		t.Fatalf("Decide() = %v", err)
 	}
 	b.wantMarker("k", driver.StateCompleted)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 70, true)
+	b.wantPayment("k", "a", 70, true)
 	if _, err := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "never"), &b.policy); !errors.Is(err, idem.ErrNotOpen) {
 		t.Errorf("Resolve() of nothing = %v, want ErrNotOpen", err)
 	}

@@ -34,8 +34,7 @@ func setupNumberTwice(t *testing.T, want driver.State, policy func(*idem.Policy)
 		t.Fatal(err)
 	}
 	if want == driver.StateCompleted {
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k", "a", 1, false)
 	} else {
 		_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 			_, _ = b.pay(ctx)
@@ -128,12 +127,10 @@ func TestLateAbortUnderAMarkerReleasesNothing(t *testing.T) {
 	b.inner.FailBefore("Abort", idemtest.Every, nil)
 	_, err := b.second.Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeOwnershipLost)
-	_, err = b.do("k", "a")
-	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 	b.inner.Heal("Abort")
 	b.eventually("the abort", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
-	_, err = b.do("k", "a")
-	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 	b.wantRuns(1)
 }
 
@@ -150,10 +147,7 @@ func TestCompletedMarkerBeatsALaterAttemptInDoubt(t *testing.T) {
 			}
 			_, err := b.second.Do(t.Context(), b.operation("k", "a"), b.pay)
 			b.wantRefused(err, idem.CodeUnavailable)
-			b.eventually("the marker's answer", func() bool {
-				_, err = b.do("k", "a")
-				return !refusedAs(err, idem.CodeInProgress)
-			})
+			_, err = b.doWhenFree("k", "a")
 			b.wantRefused(err, idem.CodeResultUnavailable)
 			b.wantRuns(1)
 		})

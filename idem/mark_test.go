@@ -147,15 +147,12 @@ func (b *markedBundle) wantMarker(key string, want driver.State) {
 
 func TestCompletedKeyIsNeverRunAgainAfterALoss(t *testing.T) {
 	b := setupMarked(t, nil)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
-	_, err = b.do("k", "b")
-	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRefusal("k", "b", idem.CodeKeyReused)
 	for range 2 { // by the marker, and by the record that was written anew
-		_, err = b.do("k", "a")
-		b.wantRefused(err, idem.CodeResultUnavailable)
+		b.wantRefusal("k", "a", idem.CodeResultUnavailable)
 	}
 	b.wantRuns(1)
 	b.wantState("k", driver.StateCompleted)
@@ -171,8 +168,7 @@ func TestKeyWithoutEffectLeavesNoMarker(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wantMarker("k", driver.StateNone)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 }
 
 func TestUnknownOutcomeIsToldAfterALoss(t *testing.T) {
@@ -183,8 +179,7 @@ func TestUnknownOutcomeIsToldAfterALoss(t *testing.T) {
 	b.wantMarker("k", driver.StateUnknown)
 	b.wipe()
 	for range 2 {
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeOutcomeUnknown)
+		b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 	}
 	b.wantRuns(0)
 	b.wantState("k", driver.StateUnknown)
@@ -197,8 +192,7 @@ func TestUnknownOutcomeIsToldAfterALoss(t *testing.T) {
 		t.Fatalf("Decide() = %v", err)
 	}
 	b.wantMarker("k", driver.StateNone)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	b.wantMarker("k", driver.StateCompleted)
 }
 
@@ -222,8 +216,7 @@ func TestResolverIsAskedAfterALoss(t *testing.T) {
 			b.wantMarker("k", driver.StateUnknown)
 			b.wipe()
 			verdict = tt.resolution
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, tt.paid, tt.replayed)
+			b.wantPayment("k", "a", tt.paid, tt.replayed)
 			b.wantMarker("k", driver.StateCompleted)
 		})
 	}
@@ -275,8 +268,7 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 1, false)
+			b.wantPayment("k", "a", 1, false)
 			b.wantMarker("k", driver.StateCompleted)
 			rec, err := b.store.Get(ctx, id)
 			if err != nil {
@@ -285,8 +277,7 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 			b.wipe()
 			fallBack(b, rec.Attempt)
 			for range 2 {
-				_, err = b.do("k", "a")
-				b.wantRefused(err, idem.CodeResultUnavailable)
+				b.wantRefusal("k", "a", idem.CodeResultUnavailable)
 			}
 			b.wantRuns(1)
 			b.wantMarker("k", driver.StateCompleted)
@@ -299,8 +290,7 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 // even the first read fails, it does not look.)
 func TestMarkedKeyNeverFailsOpen(t *testing.T) {
 	b := setupMarked(t, func(p *idem.Policy) { p.FailOpen = true })
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	gets := 0
@@ -311,7 +301,7 @@ func TestMarkedKeyNeverFailsOpen(t *testing.T) {
 		}
 		return nil
 	})
-	_, err = b.another(b.marks, broken).Do(t.Context(), b.operation("k", "a"), b.pay)
+	_, err := b.another(b.marks, broken).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(1)
 }
@@ -334,8 +324,7 @@ func TestAttemptAfterTheMarkedOneCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.interrupted("k", "a") // an attempt that died before it left a marker
-	_, err = b.do("k", "a")
-	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 	b.wantRuns(0)
 	if st := b.wantState("k", driver.StateUnknown); st.Attempt != 2 {
 		t.Errorf("attempt %d is in doubt, want 2", st.Attempt)

@@ -38,9 +38,7 @@ func TestResolveAndDecideApplyThePolicysDefaults(t *testing.T) {
 	paid := created(7)
 	for name, settle := range map[string]func(b *bundle, id driver.KeyID) (driver.Record, error){
 		"Resolve": func(b *bundle, id driver.KeyID) (driver.Record, error) {
-			return b.engine.Resolve(b.Context(), id, &idem.Policy{InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-				return idem.Applied(paid), nil
-			})})
+			return b.engine.Resolve(b.Context(), id, &idem.Policy{InDoubt: resolverSays(idem.Applied(paid))})
 		},
 		"Decide": func(b *bundle, id driver.KeyID) (driver.Record, error) {
 			return b.engine.Decide(b.Context(), id, driver.Attempt{}, idem.Applied(paid), driver.Decision{By: "ops"}, &idem.Policy{})

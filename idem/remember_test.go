@@ -83,8 +83,7 @@ func TestALaterAttemptWithAShorterPolicyForgetsNothingEarlier(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.policy.ResultTTL, b.policy.KeyTTL = time.Hour, time.Hour
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 1, false)
+			b.wantPayment("k", "a", 1, false)
 			b.advance(8 * 24 * time.Hour)
 			if _, err := b.do("k", "a"); err != nil && name == "from doubt" {
 				t.Errorf("Do() after 8 days = %v, want the stored answer", err)

@@ -48,16 +48,13 @@ func TestRunAgainKeepsTheBinding(t *testing.T) {
 					attempts++
 					b.wantState("k", driver.StateUnknown)
 				}
-				_, err := b.do("k", "b")
-				b.wantRefused(err, idem.CodeKeyReused)
+				b.wantRefusal("k", "b", idem.CodeKeyReused)
 				b.wantRuns(0)
-				res, err := b.do("k", "a")
-				b.wantPaid(res, err, 1, false)
+				res := b.wantPayment("k", "a", 1, false)
 				if res.Attempt != attempts+1 {
 					t.Errorf("attempt = %d, want %d", res.Attempt, attempts+1)
 				}
-				res, err = b.do("k", "a")
-				b.wantPaid(res, err, 1, true)
+				b.wantPayment("k", "a", 1, true)
 			})
 		}
 	}
@@ -109,8 +106,7 @@ func TestFirstAttemptWithoutEffectIsReleased(t *testing.T) {
 	b := setup(t, parts{policy: runsAgain})
 	_, _ = b.doWith("k", "a", answers(429))
 	b.wantState("k", driver.StateReleased)
-	res, err := b.do("k", "b")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "b", 1, false)
 }
 
 // TestRunAgainThatIsAbortedKeepsTheBinding: the Begin of the second attempt has no
@@ -142,10 +138,8 @@ func TestRunAgainThatIsAbortedKeepsTheBinding(t *testing.T) {
 					}
 				}
 				b.wantState("k", driver.StateUnknown)
-				_, err = b.do("k", "b")
-				b.wantRefused(err, idem.CodeKeyReused)
-				res, err := b.do("k", "a")
-				b.wantPaid(res, err, 1, false)
+				b.wantRefusal("k", "b", idem.CodeKeyReused)
+				b.wantPayment("k", "a", 1, false)
 			})
 		}
 	}
@@ -176,8 +170,7 @@ func TestResolveLeavesToTheNextRequestWhatRunsAgain(t *testing.T) {
 			if err != nil || rec.State != driver.StateUnknown {
 				t.Errorf("Resolve() = %v, %v, want unknown", rec.State, err)
 			}
-			_, err = b.do("k", "b")
-			b.wantRefused(err, idem.CodeKeyReused)
+			b.wantRefusal("k", "b", idem.CodeKeyReused)
 		})
 	}
 }
@@ -187,8 +180,7 @@ func TestAskWithoutAResolverLeavesUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
 			b.interrupted("k", "a")
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 			b.wantRuns(0)
 		})
 	}

@@ -46,11 +46,9 @@ func TestInterruptedWithoutResolverIsUnknown(t *testing.T) {
 	b := setup(t, parts{})
 	b.interrupted("k", "a")
 	for range 2 {
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeOutcomeUnknown)
+		b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 	}
-	_, err := b.do("k", "b")
-	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRefusal("k", "b", idem.CodeKeyReused)
 	b.wantRuns(0)
 	b.wantState("k", driver.StateUnknown)
 }
@@ -72,15 +70,13 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 	t.Run("applied: stored and replayed", func(t *testing.T) {
 		attempt := b.interrupted("applied", "a")
 		verdict = func(idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(70)), nil }
-		res, err := b.do("applied", "a")
-		b.wantPaid(res, err, 70, true)
+		b.wantPayment("applied", "a", 70, true)
 		in := asked[len(asked)-1]
 		if in.Attempt != attempt || !attempt.Fence.Before(in.Fence) || in.Route != "POST /pay" {
 			t.Errorf("resolver was asked %+v about %+v", in, attempt)
 		}
 		n := len(asked)
-		res, err = b.do("applied", "a")
-		b.wantPaid(res, err, 70, true)
+		b.wantPayment("applied", "a", 70, true)
 		if len(asked) != n {
 			t.Error("a settled attempt was resolved again")
 		}
@@ -90,15 +86,13 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 		verdict = func(idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(idem.Response{Omitted: true}), nil
 		}
-		_, err := b.do("omitted", "a")
-		b.wantRefused(err, idem.CodeResultUnavailable)
+		b.wantRefusal("omitted", "a", idem.CodeResultUnavailable)
 		b.wantState("omitted", driver.StateCompleted)
 	})
 	t.Run("not applied: runs again", func(t *testing.T) {
 		b.interrupted("free", "a")
 		verdict = func(idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
-		res, err := b.do("free", "a")
-		b.wantPaid(res, err, 1, false)
+		res := b.wantPayment("free", "a", 1, false)
 		if res.Attempt != 2 {
 			t.Errorf("attempt = %d, want 2", res.Attempt)
 		}
@@ -113,13 +107,11 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 			b.interrupted(name, "a")
 			verdict = v
 			runs := b.runs.Load()
-			_, err := b.do(name, "a")
-			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantRefusal(name, "a", idem.CodeOutcomeUnknown)
 			b.wantState(name, driver.StateUnknown)
 			b.wantRuns(runs)
 			verdict = func(idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(71)), nil }
-			res, err := b.do(name, "a")
-			b.wantPaid(res, err, 71, true)
+			b.wantPayment(name, "a", 71, true)
 		})
 	}
 }
@@ -135,8 +127,7 @@ func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
 		})
 	}})
 	b.interrupted("k", "a")
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeOwnershipLost)
+	b.wantRefusal("k", "a", idem.CodeOwnershipLost)
 	if got := b.wantState("k", driver.StatePending); got.Attempt != 1 || b.saw(telemetry.EventResolved) != 0 {
 		t.Errorf("attempt %d is pending after %d decisions, want the first, undecided", got.Attempt, b.saw(telemetry.EventResolved))
 	}
@@ -145,7 +136,7 @@ func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
 
 // doubts are the ways to treat doubt without a person.
 var doubts = map[string]idem.InDoubt{
-	"ask":       idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }),
+	"ask":       resolverSays(idem.NotApplied()),
 	"run again": idem.RunAgain(),
 }
 
@@ -154,10 +145,8 @@ func TestPendingInAForeignDomainIsInProgress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
 			b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeInProgress)
-			_, err = b.do("k", "b")
-			b.wantRefused(err, idem.CodeKeyReused)
+			b.wantRefusal("k", "a", idem.CodeInProgress)
+			b.wantRefusal("k", "b", idem.CodeKeyReused)
 			b.wantRuns(0)
 		})
 	}
@@ -175,10 +164,8 @@ func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.faults.FailBefore("DomainRetired", 1, nil)
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeUnavailable)
-			_, err = b.do("k", "a")
-			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantRefusal("k", "a", idem.CodeUnavailable)
+			b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 			b.wantRuns(0)
 		})
 	}
@@ -188,8 +175,7 @@ func TestPendingUnderALaterFenceIsLeftAlone(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
 	earlier := b.interrupted("probe", "a").Fence
 	b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: earlier.Domain, Token: 1 << 63})
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeOwnershipLost)
+	b.wantRefusal("k", "a", idem.CodeOwnershipLost)
 	b.wantRuns(0)
 }
 
@@ -272,15 +258,10 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		b := setup(t, parts{})
 		res, err := loseThen(b, b.pay)
 		b.wantPaid(res, err, 1, false)
-		res, err = b.do("k", "a")
-		b.wantPaid(res, err, 1, true)
+		b.wantPayment("k", "a", 1, true)
 	})
 	t.Run("who was decided upon gets the decision", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) {
-			p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-				return idem.Applied(created(70)), nil
-			})
-		}})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.Applied(created(70))) }})
 		res, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
 			// Another instance comes by: its lock, its resolver.
 			other := b.another(b.locker, b.store)
@@ -349,20 +330,17 @@ func TestResolversThatNeverReturnAreBounded(t *testing.T) {
 		b.interrupted("k", "a")
 		const most = 64 // maxResolversBehind
 		for range most + 20 {
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 		}
 		if asked.Load() != most {
 			t.Errorf("the resolver was asked %d times, want %d", asked.Load(), most)
 		}
 		b.policy.Name = "POST /refund"
 		b.interrupted("k2", "a")
-		res, err := b.do("k2", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k2", "a", 1, false)
 		b.policy.Name = "POST /pay"
 		close(end)
 		synctest.Wait()
-		res, err = b.do("k", "a")
-		b.wantPaid(res, err, 2, false)
+		b.wantPayment("k", "a", 2, false)
 	})
 }

@@ -107,11 +107,10 @@ func TestOutcomeOfALostLeaseThatCannotBeSaved(t *testing.T) {
 func TestCloseEndsSavingBeforeTheAnswer(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(24 * time.Hour)}})
 	b.faults.FailBefore("Settle", idemtest.Every, nil)
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
-		done <- err
+		defer close(done)
+		b.wantPayment("k", "a", 1, false)
 	}()
 	b.eventually("the outcome is being saved", func() bool { return b.faults.Calls("Settle") > 0 })
 	gone, cancel := context.WithCancel(t.Context())
@@ -137,16 +136,14 @@ func TestSavingGoesOnHoweverOftenTheStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, parts{})
 		b.faults.FailBefore("Settle", idemtest.Every, nil)
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k", "a", 1, false)
 		time.Sleep(time.Hour)
 		if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held || b.saw(telemetry.EventSettleAbandoned) != 0 {
 			t.Errorf("the lock is held: %t, after %d calls of Settle; want it held, and nothing given up", held, b.faults.Calls("Settle"))
 		}
 		b.faults.Heal("Settle")
 		time.Sleep(time.Minute)
-		res, err = b.do("k", "a")
-		b.wantPaid(res, err, 1, true)
+		b.wantPayment("k", "a", 1, true)
 	})
 }
 
@@ -178,19 +175,14 @@ func TestDoubtIsAnsweredWhenTheResolverCannotBeAsked(t *testing.T) {
 		"store": func(b *bundle) { b.faults.FailBefore("Get", 2, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) {
-				p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-					return idem.Applied(created(70)), nil
-				})
-			}})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.Applied(created(70))) }})
 			fail(b)
 			res, err := b.doWith("k", "a", answers(500))
 			if err != nil || res.Response.Status != 500 {
 				t.Errorf("Do() = %d, %v, want its own 500", res.Response.Status, err)
 			}
 			b.wantFree("k")
-			res, err = b.do("k", "a")
-			b.wantPaid(res, err, 70, true)
+			b.wantPayment("k", "a", 70, true)
 		})
 	}
 }
@@ -203,8 +195,7 @@ func TestOutcomeOfARunningHolderIsReplayed(t *testing.T) {
 		b.wantPaid(res, err, 1, false)
 		return driver.ErrLocked
 	})
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, true)
+	b.wantPayment("k", "a", 1, true)
 	if b.saw(telemetry.EventReplayed) != 1 {
 		t.Error("no EventReplayed")
 	}
@@ -250,8 +241,7 @@ func (s changing) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRe
 func TestRecordThatKeepsChangingLeavesNoLock(t *testing.T) {
 	b := setup(t, parts{})
 	b.engine = b.another(b.locker, changing{b.store}, idem.WithObserver(b.observe))
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeInProgress)
+	b.wantRefusal("k", "a", idem.CodeInProgress)
 	b.wantRuns(0)
 	b.wantFree("k")
 }

@@ -158,6 +158,36 @@ func created(run int64) idem.Response {
 	return idem.Response{Status: 201, Body: fmt.Appendf(nil, "payment %d", run)}
 }
 
+// wantPayment sends a request, and wants the payment of a run for it.
+func (b *bundle) wantPayment(key, body string, run int, replayed bool) idem.Result {
+	b.Helper()
+	res, err := b.do(key, body)
+	b.wantPaid(res, err, run, replayed)
+	return res
+}
+
+// wantRefusal sends a request, and wants it refused.
+func (b *bundle) wantRefusal(key, body string, code idem.Code) {
+	b.Helper()
+	_, err := b.do(key, body)
+	b.wantRefused(err, code)
+}
+
+// doWhenFree sends a request again until the key is no longer in progress.
+func (b *bundle) doWhenFree(key, body string) (res idem.Result, err error) {
+	b.Helper()
+	b.eventually("the key is free", func() bool {
+		res, err = b.do(key, body)
+		return !refusedAs(err, idem.CodeInProgress)
+	})
+	return res, err
+}
+
+func refusedAs(err error, code idem.Code) bool {
+	r, ok := errors.AsType[*idem.Refusal](err)
+	return ok && r.Code == code
+}
+
 // derived is the key for the next system.
 func derived(ctx context.Context, t *testing.T, name string) string {
 	t.Helper()

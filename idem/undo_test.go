@@ -29,8 +29,7 @@ func TestUndoGivesTheLockBack(t *testing.T) {
 				b := setup(t, parts{})
 				b.faults.LoseReply("Begin", 1, nil)
 				b.faults.FailBefore("Abort", idemtest.Every, nil)
-				_, err := b.do("k", "a")
-				b.wantRefused(err, idem.CodeUnavailable)
+				b.wantRefusal("k", "a", idem.CodeUnavailable)
 				time.Sleep(time.Second)
 				if !b.held("k") {
 					t.Error("the lock is free within the settle time-out, want it held while the Begin may be undone")
@@ -40,8 +39,7 @@ func TestUndoGivesTheLockBack(t *testing.T) {
 					t.Error("the lock is held after the settle time-out")
 				}
 				if next {
-					_, err := b.do("k", "a")
-					b.wantRefused(err, idem.CodeOutcomeUnknown)
+					b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 				}
 				b.faults.Heal("Abort")
 				time.Sleep(20 * time.Second)
@@ -132,8 +130,7 @@ func TestRefusedWriteNeedsNoUndo(t *testing.T) {
 		}
 		b.faults.Heal("Begin")
 		time.Sleep(100 * time.Millisecond)
-		res, err = b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k", "a", 1, false)
 	})
 }
 
@@ -153,8 +150,7 @@ func TestRefusedCopyOfABeginThatWasApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, parts{})
 		b.faults.LoseReply("Begin", 1, fmt.Errorf("full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites))
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		synctest.Wait()
 		b.wantState("k", driver.StateReleased)
 		if b.held("k") {
@@ -169,8 +165,7 @@ func TestRefusedWriteWhoseTraceCannotBeRead(t *testing.T) {
 		b := setup(t, parts{})
 		b.faults.LoseReply("Begin", 1, fmt.Errorf("full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites))
 		b.faults.FailBefore("Get", 2, nil)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		synctest.Wait()
 		b.wantState("k", driver.StateReleased)
 	})
@@ -207,8 +202,7 @@ func TestUnansweredBegin(t *testing.T) {
 	t.Run("applied: undone, and the next request is attempt 1", func(t *testing.T) {
 		b := setup(t, parts{})
 		b.faults.LoseReply("Begin", 1, nil)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		b.wantRuns(0)
 		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 		res, err := b.do("k", "b") // nothing happened: another request may have the key
@@ -220,28 +214,23 @@ func TestUnansweredBegin(t *testing.T) {
 	t.Run("not applied: refused should it still arrive", func(t *testing.T) {
 		b := setup(t, parts{})
 		late := b.faults.DeliverLate("Begin", 1, nil)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 		if err := late.Deliver(); !errors.Is(err, driver.ErrStaleFence) {
 			t.Errorf("late Begin = %v, want %v", err, driver.ErrStaleFence)
 		}
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k", "a", 1, false)
 	})
 	t.Run("the lock is held until it is undone", func(t *testing.T) {
 		b := setup(t, parts{})
 		b.faults.LoseReply("Begin", 1, nil)
 		b.faults.FailBefore("Abort", idemtest.Every, nil)
-		_, err := b.do("k", "a")
-		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		b.eventually("the abort has failed", func() bool { return b.faults.Calls("Abort") > 1 })
-		_, err = b.do("k", "a")
-		b.wantRefused(err, idem.CodeInProgress)
+		b.wantRefusal("k", "a", idem.CodeInProgress)
 		b.faults.Heal("Abort")
 		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		b.wantPayment("k", "a", 1, false)
 	})
 	t.Run("a token is as it was", func(t *testing.T) {
 		b := setup(t, parts{policy: func(p *idem.Policy) { p.IssuedTokens = true }})
@@ -270,8 +259,7 @@ func TestLeaseLostDuringBeginRunsNothing(t *testing.T) {
 	b.wantRefused(<-done, idem.CodeOwnershipLost)
 	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 	b.wantRuns(0)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 }
 
 // TestAbortAfterTheNextHolderGaveUp: who sent the Begin knows that nothing ran.
@@ -279,14 +267,12 @@ func TestAbortAfterTheNextHolderGaveUp(t *testing.T) {
 	b := setup(t, parts{})
 	b.faults.LoseReply("Begin", 1, nil)
 	b.faults.FailBefore("Abort", idemtest.Every, nil)
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal("k", "a", idem.CodeUnavailable)
 	b.locker.Revoke(idem.NewKeyID("m1", "k"))
-	_, err = b.do("k", "a") // finds it interrupted, and has no resolver
+	_, err := b.do("k", "a") // finds it interrupted, and has no resolver
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.faults.Heal("Abort")
 	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 	b.wantState("k", driver.StateReleased)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k", "a", 1, false)
 }

@@ -42,8 +42,7 @@ func TestUnreadableRecordIsRefusedAndRunsNothing(t *testing.T) {
 			t.Run(name+", "+call, func(t *testing.T) {
 				b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
 				b.faults.FailBefore(call, idemtest.Every, tt.err)
-				_, err := b.do("k", "a")
-				b.wantRefused(err, tt.code)
+				b.wantRefusal("k", "a", tt.code)
 				b.wantRuns(0)
 				b.wantFree("k")
 				if b.saw(telemetry.EventUnreadable) != 1 || b.saw(telemetry.EventFailedOpen) != 0 || b.faults.Calls("Abort") != 0 {
@@ -68,8 +67,7 @@ func TestUnreadableRecordEndsSaving(t *testing.T) {
 				for call := range 100 {
 					b.faults.FailBefore("Settle", call+2, tt.err)
 				}
-				res, err := b.do("k", "a")
-				b.wantPaid(res, err, 1, false)
+				b.wantPayment("k", "a", 1, false)
 				b.eventually("saving is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
 				b.wantFree("k")
 				if n := b.faults.Calls("Settle"); n != 2 || b.saw(telemetry.EventUnstored) != 1 {
@@ -86,8 +84,7 @@ func TestUnreadableRecordEndsAborting(t *testing.T) {
 			b := setup(t, parts{})
 			b.faults.FailBefore("Begin", 1, nil)
 			b.faults.FailBefore("Abort", idemtest.Every, tt.err)
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeUnavailable)
+			b.wantRefusal("k", "a", idem.CodeUnavailable)
 			b.eventually("aborting is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
 			b.wantFree("k")
 			if n := b.faults.Calls("Abort"); n != 1 {
@@ -197,21 +194,17 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 
 // A resolver's word that nothing has happened has no response to leave out.
 func TestMisbehavingStoreDoesNotStopResolving(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
-	}})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.NotApplied()) }})
 	if _, err := b.doWith("k", "a", answers(500)); err != nil {
 		t.Fatal(err)
 	}
 	b.policy.InDoubt = idem.LeaveUnknown()
 	_, _ = b.doWith("k2", "a", answers(500))
-	b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+	b.policy.InDoubt = resolverSays(idem.NotApplied())
 	b.faults.FailBefore("Settle", b.faults.Calls("Settle")+1, driver.ErrResponseInvalid)
-	_, err := b.do("k2", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusal("k2", "a", idem.CodeUnavailable)
 	b.wantFree("k2")
-	res, err := b.do("k2", "a")
-	b.wantPaid(res, err, 1, false)
+	b.wantPayment("k2", "a", 1, false)
 }
 
 func TestUnknownRecordsKeepALimitedResponse(t *testing.T) {
