@@ -63,7 +63,7 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 			if tt.want == driver.StateCompleted {
 				b.wantPayment("k", "a", 70, true)
 			}
-			if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); held {
+			if b.held("k") {
 				t.Error("the lock is left")
 			}
 		})

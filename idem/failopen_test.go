@@ -242,9 +242,7 @@ func TestFailOpen(t *testing.T) {
 			t.Errorf("attempt = %d, want 0", res.Attempt)
 		}
 	}
-	if n := b.saw(telemetry.EventFailedOpen); n != 2 {
-		t.Errorf("EventFailedOpen seen %d times, want 2", n)
-	}
+	b.wantEvents(telemetry.EventFailedOpen, 2)
 	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 		if _, err := idem.CheckOwner(ctx); !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("CheckOwner() = %v, want %v", err, driver.ErrUnavailable)

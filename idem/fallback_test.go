@@ -71,9 +71,7 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 					return b.pay(ctx)
 				})
 				b.wantPaid(res, err, 1, false)
-				if n := b.saw(telemetry.EventRepaired); n != 1 {
-					t.Errorf("%d events %v, want 1", n, telemetry.EventRepaired)
-				}
+				b.wantEvents(telemetry.EventRepaired, 1)
 				b.wantPayment("k", "a", 1, true)
 				b.wantRuns(1)
 			})
@@ -115,9 +113,7 @@ func TestReleaseWithoutTrustRepairsNothing(t *testing.T) {
 	})
 	b.wantRefused(err, idem.CodeOwnershipLost)
 	b.wantState("k", driver.StateNone)
-	if n := b.saw(telemetry.EventRepaired); n != 0 {
-		t.Errorf("%d events %v, want none", n, telemetry.EventRepaired)
-	}
+	b.wantEvents(telemetry.EventRepaired, 0)
 }
 
 // TestTrustIsAskedForWithEachTryToSettle: the lease is lost between two tries, so the second
@@ -143,9 +139,7 @@ func TestTrustIsAskedForWithEachTryToSettle(t *testing.T) {
 			b.wantRefused(err, idem.CodeOwnershipLost)
 			b.eventually("the attempt is over", func() bool { return b.saw(telemetry.EventSuperseded)+b.saw(telemetry.EventReleased) == 1 })
 			b.wantState("k", driver.StateNone)
-			if n := b.saw(telemetry.EventRepaired); n != 0 {
-				t.Errorf("%d events %v, want none", n, telemetry.EventRepaired)
-			}
+			b.wantEvents(telemetry.EventRepaired, 0)
 		})
 	}
 }
@@ -217,9 +211,7 @@ func TestStoreFallsBackWhileAnAttemptIsResolved(t *testing.T) {
 					b.wantRefused(err, idem.CodeOutcomeUnknown)
 				}
 				b.wantState("k", tt.want)
-				if n := b.saw(telemetry.EventRepaired); n != 1 {
-					t.Errorf("%d events %v, want 1", n, telemetry.EventRepaired)
-				}
+				b.wantEvents(telemetry.EventRepaired, 1)
 			})
 		}
 	}

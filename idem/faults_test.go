@@ -147,9 +147,7 @@ func TestSaveThatFailsGoesOnBehindTheAnswer(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
 	b.faults.FailBefore("Settle", idemtest.Every, nil)
 	b.wantPayment("k", "a", 1, false)
-	if b.saw(telemetry.EventSettleDelayed) != 1 {
-		t.Error("no EventSettleDelayed")
-	}
+	b.wantEvents(telemetry.EventSettleDelayed, 1)
 	b.wantRefusal("k", "a", idem.CodeInProgress)
 	_, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "k"), Nonce: driver.NewNonce()})
 	if !errors.Is(err, driver.ErrLocked) {
@@ -183,7 +181,7 @@ func TestLockIsHeldUntilDoubtIsStored(t *testing.T) {
 	if _, err := b.doWith("k", "a", answers(500)); err != nil {
 		t.Fatal(err)
 	}
-	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
+	if !b.held("k") {
 		t.Error("the lock is free, and the outcome is not stored")
 	}
 	b.faults.Heal("Settle")

@@ -135,9 +135,7 @@ func TestJoinedTransactionEndedByTheHandlerIsUnknown(t *testing.T) {
 				})
 				b.wantDoubt(err, "k1", 0)
 			}
-			if b.saw(telemetry.EventMisused) != 1 {
-				t.Errorf("%d events, want 1", b.saw(telemetry.EventMisused))
-			}
+			b.wantEvents(telemetry.EventMisused, 1)
 			b.wantState("k1", driver.StateUnknown)
 			_, err := b.doWith("k1", "100", b.paying(201))
 			b.wantDoubt(err, "k1", 0)
@@ -196,9 +194,7 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 	_, err = b.doWhenFree("k1", "100")
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.wantState("k1", driver.StateUnknown)
-	if b.saw(telemetry.EventUnknown) != 1 {
-		t.Errorf("%d events of an unknown outcome, want 1", b.saw(telemetry.EventUnknown))
-	}
+	b.wantEvents(telemetry.EventUnknown, 1)
 }
 
 func TestJoinedEscapeThatCannotBeRecordedIsGivenUp(t *testing.T) {
@@ -214,9 +210,7 @@ func TestJoinedEscapeThatCannotBeRecordedIsGivenUp(t *testing.T) {
 			})
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
 			if name == "the engine closes" {
-				gone, cancel := context.WithCancel(t.Context())
-				cancel()
-				_ = b.engine.Close(gone)
+				_ = b.engine.Close(ended())
 			}
 			b.eventually("it is given up", func() bool { return b.saw(telemetry.EventSettleAbandoned) == 1 })
 		})
@@ -373,9 +367,7 @@ func TestJoinedConflictAtCommitRunsTheHandlerAgain(t *testing.T) {
 	b.ledger.onCommit = func(tx *bookTx, _ driver.Settlement) (bool, error) { return true, tx.end(driver.ErrConflict) }
 	b.wantRefusal("k2", "100", idem.CodeUnavailable)
 	b.wantRuns(4)
-	if b.saw(telemetry.EventConflict) != 2 {
-		t.Errorf("%d events of a conflict, want 2", b.saw(telemetry.EventConflict))
-	}
+	b.wantEvents(telemetry.EventConflict, 2)
 }
 
 func TestJoinedOperatorDecidesAnUnknownOutcome(t *testing.T) {

@@ -157,9 +157,7 @@ func TestUnacknowledgedMarkerRunsNothing(t *testing.T) {
 			res, err := b.doWhenFree("k", "another body: nothing is bound")
 			b.wantPaid(res, err, 1, false)
 			b.wantMarker("k", driver.StateCompleted)
-			if n := b.saw(telemetry.EventBegun); n != 1 {
-				t.Errorf("%d executions were said to have begun, want 1", n)
-			}
+			b.wantEvents(telemetry.EventBegun, 1)
 		})
 	}
 }

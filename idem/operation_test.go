@@ -14,6 +14,13 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
+// direct is an operation of a queue consumer.
+func (b *bundle) direct(key, body string) idem.Operation {
+	op := b.operation(key, body)
+	op.Transport, op.Fingerprint = idem.TransportDirect, fingerprintOf("direct", body)
+	return op
+}
+
 // An incomplete policy gets its defaults, because a zero time to live would
 // lose the result as soon as it is stored.
 func TestDoAppliesThePolicysDefaults(t *testing.T) {
@@ -217,4 +224,30 @@ func TestScopeOfAnOperation(t *testing.T) {
 	op.Scope, op.Policy = "", &idem.Policy{AllowGlobalKeys: true}
 	res, err = b.engine.Do(t.Context(), op, b.pay)
 	b.wantPaid(res, err, 2, false)
+}
+
+// A resolver that knows nothing may keep a response with the unknown outcome.
+// It is no success either.
+func TestDirectRepeatOfAnUnknownOutcomeWithAResponseIsRefused(t *testing.T) {
+	b := setup(t, parts{})
+	op := b.direct("k1", "{}")
+	http := op
+	http.Transport = idem.TransportHTTP // the same request, as another transport ran it
+	if _, err := b.engine.Do(t.Context(), http, answers(500)); err != nil {
+		t.Fatalf("Do() = %v, want the handler's answer", err)
+	}
+	b.wantState("k1", driver.StateUnknown)
+	_, err := b.engine.Do(t.Context(), op, b.pay)
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRuns(0)
+}
+
+// Do without a handler is refused before anything is consumed.
+func TestNilHandlerIsRefusedAtOnce(t *testing.T) {
+	b := setup(t, parts{})
+	_, err := b.engine.Do(t.Context(), b.direct("k1", "{}"), nil)
+	b.wantRefused(err, idem.CodeInternal)
+	b.wantState("k1", driver.StateNone)
+	res, err := b.engine.Do(t.Context(), b.direct("k1", "{}"), b.pay)
+	b.wantPaid(res, err, 1, false)
 }

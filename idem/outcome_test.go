@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
-	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
-	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // TestOutcomes is the table of design.md, section 6.
@@ -76,23 +77,18 @@ func TestReleasedKeyRunsAfreshWhateverTheBody(t *testing.T) {
 }
 
 // Whoever runs a service learns which outcomes cannot be replayed.
-func TestEventOfAnOutcomeWithoutItsResponse(t *testing.T) {
+func TestOutcomeWithoutItsResponse(t *testing.T) {
 	for _, omitted := range []bool{false, true} {
-		var kept error
-		engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
-			if ev.Type == telemetry.EventCompleted {
-				kept = ev.Err
-			}
-		}))
-		if err != nil {
-			t.Fatal(err)
+		b := setup(t, parts{})
+		handler := func(context.Context) (idem.Response, error) { return idem.Response{Status: 201, Omitted: omitted}, nil }
+		if _, err := b.doWith("k", "a", handler); err != nil {
+			t.Error(err)
 		}
-		_, err = engine.Do(t.Context(), idem.Operation{Transport: idem.TransportHTTP, Key: "k1", Policy: &idem.Policy{AllowGlobalKeys: true}, Fingerprint: idem.FingerprintOf("pay")},
-			func(context.Context) (idem.Response, error) {
-				return idem.Response{Status: 201, Omitted: omitted}, nil
-			})
-		if closed := engine.Close(context.Background()); err != nil || closed != nil || (kept != nil) != omitted {
-			t.Errorf("omitted %t: Do() = %v, Close() = %v, and the event has %v", omitted, err, closed, kept)
+		if last := b.events[len(b.events)-1]; last.Type != telemetry.EventCompleted || (last.Err != nil) != omitted {
+			t.Errorf("omitted %t: the event is %+v, want an error: %t", omitted, last, omitted)
+		}
+		if _, err := b.do("k", "a"); refusedAs(err, idem.CodeResultUnavailable) != omitted {
+			t.Errorf("omitted %t: a repeat = %v", omitted, err)
 		}
 	}
 }
@@ -160,40 +156,44 @@ func TestReleaseBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-func TestHandlerErrorIsInDoubt(t *testing.T) {
-	b := setup(t, parts{})
-	boom := errors.New("boom")
-	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) { return idem.Response{}, boom })
-	if !errors.Is(err, boom) {
-		t.Fatalf("Do() = %v, want %v", err, boom)
-	}
-	b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
-	b.wantRuns(0)
-}
-
+// A handler that does not answer leaves the outcome unknown, at once, for the operators. A consumer acknowledges its
+// message when Do returns nil, so a repeat must never be nil.
 func TestPanicIsInDoubtAndGoesOn(t *testing.T) {
-	b := setup(t, parts{})
-	func() {
-		defer func() {
-			if p := recover(); p != "boom" {
-				t.Errorf("recovered %v, want the handler's own panic", p)
-			}
-		}()
-		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { panic("boom") })
-	}()
-	b.wantState("k", driver.StateUnknown) // at once, for the operators
-	_, err := b.do("k", "a")
-	b.wantDoubt(err, "k", 0)
-	b.wantRuns(0)
-}
-
-func TestOmittedBodyCannotBeReplayed(t *testing.T) {
-	b := setup(t, parts{})
-	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
-		return idem.Response{Status: 200, Omitted: true}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	boom := errors.New("boom")
+	for transport, operation := range map[string]func(*bundle, string, string) idem.Operation{"HTTP": (*bundle).operation, "direct": (*bundle).direct} {
+		for name, tt := range map[string]struct {
+			end  func() error
+			want string // how Do ends
+		}{
+			"panic":  {func() error { panic(boom) }, "panic boom"},
+			"Goexit": {func() error { runtime.Goexit(); return nil }, "Goexit"},
+			"error":  {func() error { return boom }, "boom"},
+		} {
+			t.Run(transport+", "+name, func(t *testing.T) {
+				b := setup(t, parts{})
+				op := operation(b, "k", "{}")
+				got := "Goexit"
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					defer func() {
+						if p := recover(); p != nil {
+							got = fmt.Sprint("panic ", p)
+						}
+					}()
+					_, err := b.engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) { return idem.Response{}, tt.end() })
+					got = fmt.Sprint(err)
+				})
+				wg.Wait()
+				if !strings.Contains(got, tt.want) {
+					t.Errorf("Do() ends with %q, want %q, as its handler", got, tt.want)
+				}
+				b.wantState("k", driver.StateUnknown)
+				for range 2 {
+					_, err := b.engine.Do(t.Context(), op, b.pay)
+					b.wantDoubt(err, "k", 0)
+				}
+				b.wantRuns(0)
+			})
+		}
 	}
-	b.wantRefusal("k", "a", idem.CodeResultUnavailable)
 }

@@ -26,7 +26,7 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 			if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "hook") || !strings.Contains(err.Error(), "panic_test.go") {
 				t.Errorf("Do() = %v, want the panic and where it came from", err)
 			}
-			b.eventually("the lock is free", func() bool { return !b.held("k") })
+			b.wantFree("k")
 			b.wantPayment("k", "a", 1, false)
 		})
 	}
@@ -35,14 +35,14 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 		b.faults.Before("Settle", 1, hook)
 		b.wantPayment("k", "a", 1, false)
 		b.wantState("k", driver.StateCompleted)
-		b.eventually("the lock is free", func() bool { return !b.held("k") })
+		b.wantFree("k")
 	})
 	t.Run("Store.Settle in the background", func(t *testing.T) {
 		b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(1)}})
 		b.faults.FailBefore("Settle", 1, nil)
 		b.faults.Before("Settle", 2, hook)
 		b.wantPayment("k", "a", 1, false)
-		b.eventually("the lock is free", func() bool { return !b.held("k") })
+		b.wantFree("k")
 		b.wantState("k", driver.StateCompleted)
 	})
 	t.Run("Store.Abort in the background", func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 		b.faults.LoseReply("Begin", 1, nil)
 		b.faults.Before("Abort", 1, hook)
 		b.wantRefusal("k", "a", idem.CodeUnavailable)
-		b.eventually("the lock is free", func() bool { return !b.held("k") })
+		b.wantFree("k")
 		b.wantState("k", driver.StateReleased)
 	})
 	t.Run("Store.DomainRetired", func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 		b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: "elsewhere", Token: 1})
 		b.faults.Before("DomainRetired", 1, hook)
 		b.wantRefusal("k", "a", idem.CodeUnavailable)
-		b.eventually("the lock is free", func() bool { return !b.held("k") })
+		b.wantFree("k")
 	})
 	t.Run("Locker.TryAcquire", func(t *testing.T) {
 		b := setup(t, parts{})
@@ -73,9 +73,7 @@ func TestPanicBelowTheEngineLeavesNoLock(t *testing.T) {
 		if err != nil {
 			t.Errorf("Do() = %v, want the answer of the handler", err)
 		}
-		if b.saw(telemetry.EventReleaseFailed) != 1 {
-			t.Error("no EventReleaseFailed")
-		}
+		b.wantEvents(telemetry.EventReleaseFailed, 1)
 	})
 }
 
@@ -120,7 +118,7 @@ func TestPanicOfALeaseLeavesNoLock(t *testing.T) {
 				}()
 				_, _ = engine.Do(t.Context(), b.operation("k", "a"), b.pay)
 			}()
-			b.eventually("the lock is free", func() bool { return !b.held("k") })
+			b.wantFree("k")
 			b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
 		})
 	}

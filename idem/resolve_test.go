@@ -297,9 +297,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		_, err := loseThen(b, answers(500))
 		b.wantRefused(err, idem.CodeOwnershipLost)
 		b.wantState("k", driver.StateUnknown)
-		if b.saw(telemetry.EventOwnershipLost) != 1 {
-			t.Error("no EventOwnershipLost")
-		}
+		b.wantEvents(telemetry.EventOwnershipLost, 1)
 		_, err = b.do("k", "a") // what it answered was about its lease
 		b.wantRefused(err, idem.CodeOutcomeUnknown)
 	})

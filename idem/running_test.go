@@ -62,9 +62,7 @@ func TestHandlerThatRunsForLongIsReported(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		wantRunning(0, 0)
-		if n := b.saw(telemetry.EventLongRunning); n != 6 {
-			t.Errorf("%d reports, want 6", n)
-		}
+		b.wantEvents(telemetry.EventLongRunning, 6)
 		// And again, after all was quiet.
 		three := b.started("three", "{}", answers(201))
 		time.Sleep(time.Minute + time.Second)
@@ -102,9 +100,7 @@ func TestLongRunningCanBeOff(t *testing.T) {
 		finish := b.started("k1", "{}", answers(201))
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if n := b.saw(telemetry.EventLongRunning); n != 0 {
-			t.Errorf("%d reports, want none", n)
-		}
+		b.wantEvents(telemetry.EventLongRunning, 0)
 		_, _ = finish()
 	})
 }

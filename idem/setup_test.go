@@ -118,6 +118,13 @@ func (b *bundle) saw(t telemetry.EventType) int {
 	return n
 }
 
+func (b *bundle) wantEvents(t telemetry.EventType, n int) {
+	b.Helper()
+	if got := b.saw(t); got != n {
+		b.Errorf("%d events %v, want %d", got, t, n)
+	}
+}
+
 // eventually waits for a condition.
 func (b *bundle) eventually(what string, ok func() bool) {
 	b.Helper()

@@ -174,9 +174,7 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 							t.Errorf("Do() = %d, %v, want %d", res.Response.Status, err, status)
 						}
 						time.Sleep(time.Minute)
-						if n := b.saw(telemetry.EventSettleAbandoned); n != 1 {
-							t.Errorf("%d events of giving up, want 1", n)
-						}
+						b.wantEvents(telemetry.EventSettleAbandoned, 1)
 						n := len(store.calls)
 						if took := store.calls[n-1].Sub(store.calls[0]); n > 12 || took < 100*time.Millisecond || took > 10*time.Second {
 							t.Errorf("Settle was called %d times within %v, want a few, with pauses", n, took)
