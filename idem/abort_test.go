@@ -120,21 +120,3 @@ func TestStaleFenceNeedsNoAbort(t *testing.T) {
 		t.Error("the lock is left")
 	}
 }
-
-// TestOutcomeFoundUnderTheLockIsReplayed: another instance completes the key between the read
-// and the lock.
-func TestOutcomeFoundUnderTheLockIsReplayed(t *testing.T) {
-	b := setup(t, parts{})
-	b.faults.Before("Begin", 1, func() error {
-		b.locker.Revoke(idem.NewKeyID("m1", "k")) // an outcome needs no lease
-		return nil
-	})
-	b.locks.Before("TryAcquire", 1, func() error {
-		res, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
-		b.wantPaid(res, err, 1, false)
-		return nil
-	})
-	b.wantPayment("k", "a", 1, true)
-	b.wantEvents(telemetry.EventReplayed, 1)
-	b.wantRuns(1)
-}

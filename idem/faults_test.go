@@ -41,48 +41,30 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-func TestUnreachableStoreOrLockRefusesAtOnce(t *testing.T) {
-	for name, fail := range map[string]func(*bundle){
-		"Get":        func(b *bundle) { b.faults.FailBefore("Get", idemtest.Every, nil) },
-		"TryAcquire": func(b *bundle) { b.locks.FailBefore("TryAcquire", idemtest.Every, nil) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{})
-			fail(b)
-			b.wantRefusal("k", "a", idem.CodeUnavailable)
-			b.faults.Heal("Get")
-			b.locks.Heal("TryAcquire")
-			b.wantPayment("k", "a", 1, false)
-		})
-	}
-	t.Run("a store that hangs", func(t *testing.T) {
-		b := setup(t, parts{opts: []idem.Option{idem.WithStoreTimeout(10 * time.Millisecond)}})
-		b.faults.Slow("Get", 1)
-		b.wantRefusal("k", "a", idem.CodeUnavailable)
-	})
-	t.Run("a replay needs no lock", func(t *testing.T) {
-		b := setup(t, parts{})
-		_, _ = b.do("k", "a")
-		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
-		b.wantPayment("k", "a", 1, true)
-	})
-}
-
-func TestTimeoutsBoundTheirCalls(t *testing.T) {
+// A store or a lock that is away refuses at once, and one that hangs after its time-out. Afterwards the key works.
+// A replay needs no lock.
+func TestStoreOrLockThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, parts{opts: []idem.Option{idem.WithStoreTimeout(7 * time.Second), idem.WithLockTimeout(9 * time.Second)}})
-		for want, hang := range map[time.Duration]func(){
-			7 * time.Second: func() { b.faults.Slow("Get", b.faults.Calls("Get")+1) },
-			9 * time.Second: func() { b.locks.Slow("TryAcquire", b.locks.Calls("TryAcquire")+1) },
+		for _, tt := range []struct {
+			fault func()
+			want  time.Duration
+		}{
+			{func() { b.faults.FailBefore("Get", b.faults.Calls("Get")+1, nil) }, 0},
+			{func() { b.locks.FailBefore("TryAcquire", b.locks.Calls("TryAcquire")+1, nil) }, 0},
+			{func() { b.faults.Slow("Get", b.faults.Calls("Get")+1) }, 7 * time.Second},
+			{func() { b.locks.Slow("TryAcquire", b.locks.Calls("TryAcquire")+1) }, 9 * time.Second},
 		} {
-			hang()
+			tt.fault()
 			started := time.Now()
-			_, err := b.do("k", "a")
-			b.wantRefused(err, idem.CodeUnavailable)
-			if took := time.Since(started); took != want {
-				t.Errorf("Do() = %v after %v, want it after %v", err, took, want)
+			b.wantRefusal("k", "a", idem.CodeUnavailable)
+			if took := time.Since(started); took != tt.want {
+				t.Errorf("refused after %v, want %v", took, tt.want)
 			}
 		}
+		b.wantPayment("k", "a", 1, false)
+		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
+		b.wantPayment("k", "a", 1, true)
 	})
 }
 

@@ -68,11 +68,13 @@ func TestOutcomes(t *testing.T) {
 }
 
 func TestReleasedKeyRunsAfreshWhateverTheBody(t *testing.T) {
-	b := setup(t, parts{})
-	_, _ = b.doWith("k", "a", answers(429))
-	res := b.wantPayment("k", "b", 1, false)
-	if res.Attempt != 2 {
-		t.Errorf("attempt = %d, want 2", res.Attempt)
+	for _, doubt := range []idem.InDoubt{idem.LeaveUnknown(), idem.RunAgain()} {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
+		_, _ = b.doWith("k", "a", answers(429))
+		b.wantState("k", driver.StateReleased)
+		if res := b.wantPayment("k", "b", 1, false); res.Attempt != 2 {
+			t.Errorf("attempt = %d, want 2", res.Attempt)
+		}
 	}
 }
 

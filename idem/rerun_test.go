@@ -100,15 +100,6 @@ func TestRunAgainWithoutEffectIsNoSuccess(t *testing.T) {
 	}
 }
 
-// TestFirstAttemptWithoutEffectIsReleased also where the route runs again: nothing
-// is in doubt.
-func TestFirstAttemptWithoutEffectIsReleased(t *testing.T) {
-	b := setup(t, parts{policy: runsAgain})
-	_, _ = b.doWith("k", "a", answers(429))
-	b.wantState("k", driver.StateReleased)
-	b.wantPayment("k", "b", 1, false)
-}
-
 // TestRunAgainThatIsAbortedKeepsTheBinding: the Begin of the second attempt has no
 // answer, and may or may not have arrived.
 func TestRunAgainThatIsAbortedKeepsTheBinding(t *testing.T) {
@@ -171,17 +162,6 @@ func TestResolveLeavesToTheNextRequestWhatRunsAgain(t *testing.T) {
 				t.Errorf("Resolve() = %v, %v, want unknown", rec.State, err)
 			}
 			b.wantRefusal("k", "b", idem.CodeKeyReused)
-		})
-	}
-}
-
-func TestAskWithoutAResolverLeavesUnknown(t *testing.T) {
-	for name, doubt := range map[string]idem.InDoubt{"zero": {}, "leave unknown": idem.LeaveUnknown(), "nil resolver": idem.AskResolver(nil)} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
-			b.interrupted("k", "a")
-			b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
-			b.wantRuns(0)
 		})
 	}
 }

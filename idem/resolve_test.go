@@ -43,14 +43,18 @@ func (b *bundle) begin(id driver.KeyID, body string, fence driver.Fence) driver.
 }
 
 func TestInterruptedWithoutResolverIsUnknown(t *testing.T) {
-	b := setup(t, parts{})
-	b.interrupted("k", "a")
-	for range 2 {
-		b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
+	for name, doubt := range map[string]idem.InDoubt{"zero": {}, "leave unknown": idem.LeaveUnknown(), "nil resolver": idem.AskResolver(nil)} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
+			b.interrupted("k", "a")
+			for range 2 {
+				b.wantRefusal("k", "a", idem.CodeOutcomeUnknown)
+			}
+			b.wantRefusal("k", "b", idem.CodeKeyReused)
+			b.wantRuns(0)
+			b.wantState("k", driver.StateUnknown)
+		})
 	}
-	b.wantRefusal("k", "b", idem.CodeKeyReused)
-	b.wantRuns(0)
-	b.wantState("k", driver.StateUnknown)
 }
 
 func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
@@ -171,16 +175,8 @@ func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
 	}
 }
 
-func TestPendingUnderALaterFenceIsLeftAlone(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
-	earlier := b.interrupted("probe", "a").Fence
-	b.begin(idem.NewKeyID("m1", "k"), "a", driver.Fence{Domain: earlier.Domain, Token: 1 << 63})
-	b.wantRefusal("k", "a", idem.CodeOwnershipLost)
-	b.wantRuns(0)
-}
-
-// TestResolveUnderAnEarlierFenceAsksNothing: the lease of a sweeper may be over, and the next
-// holder may have begun since. The resolver must not see the sweeper's fence.
+// TestResolveUnderAnEarlierFenceAsksNothing: the lease of a sweeper or of a request may be over, and the next
+// holder may have begun since. The resolver must not see the earlier fence.
 func TestResolveUnderAnEarlierFenceAsksNothing(t *testing.T) {
 	asked := false
 	b := setup(t, parts{policy: func(p *idem.Policy) {
@@ -197,6 +193,11 @@ func TestResolveUnderAnEarlierFenceAsksNothing(t *testing.T) {
 	if asked || rec.State != driver.StatePending || rec.Attempt != later {
 		t.Errorf("Resolve() = %v attempt %v, asked %t, want %v as it was, and nothing asked", rec.State, rec.Attempt, asked, later)
 	}
+	for _, doubt := range []idem.InDoubt{b.policy.InDoubt, idem.RunAgain()} {
+		b.policy.InDoubt = doubt
+		b.wantRefusal("k", "a", idem.CodeOwnershipLost)
+	}
+	b.wantRuns(0)
 }
 
 // TestInDoubtIsResolvedUnderALaterFence: what the attempt has sent and not

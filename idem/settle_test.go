@@ -183,16 +183,26 @@ func TestDoubtIsAnsweredWhenTheResolverCannotBeAsked(t *testing.T) {
 	}
 }
 
-// TestOutcomeOfARunningHolderIsReplayed: the holder has stored it and still has the lock.
-func TestOutcomeOfARunningHolderIsReplayed(t *testing.T) {
-	b := setup(t, parts{})
-	b.locks.Before("TryAcquire", 1, func() error {
-		res, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
-		b.wantPaid(res, err, 1, false)
-		return driver.ErrLocked
-	})
-	b.wantPayment("k", "a", 1, true)
-	b.wantEvents(telemetry.EventReplayed, 1)
+// TestOutcomeOfAnotherInstanceIsReplayed: it completes the key between the read and the lock, and may still have
+// the lock.
+func TestOutcomeOfAnotherInstanceIsReplayed(t *testing.T) {
+	for name, lock := range map[string]error{"its lock is free": nil, "it has the lock": driver.ErrLocked} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			b.faults.Before("Begin", 1, func() error {
+				b.locker.Revoke(idem.NewKeyID("m1", "k")) // an outcome needs no lease
+				return nil
+			})
+			b.locks.Before("TryAcquire", 1, func() error {
+				res, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
+				b.wantPaid(res, err, 1, false)
+				return lock
+			})
+			b.wantPayment("k", "a", 1, true)
+			b.wantEvents(telemetry.EventReplayed, 1)
+			b.wantRuns(1)
+		})
+	}
 }
 
 // TestOtherKindUnderARunningKeyIsRefused, and does not wait for it.
