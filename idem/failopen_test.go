@@ -114,39 +114,6 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 	})
 }
 
-// lingering is a store whose first Settle is given up by its caller, and still
-// reads what it was given.
-type lingering struct {
-	driver.Store
-	n    int
-	done chan struct{}
-}
-
-func (s *lingering) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
-	if s.n++; s.n > 1 {
-		return s.Store.Settle(ctx, id, st)
-	}
-	go func() {
-		defer close(s.done)
-		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
-			if st.Repair.Route == "" {
-				panic("the settlement has changed")
-			}
-		}
-	}()
-	return driver.SettleResult{}, errDown
-}
-
-// What a store was given does not change under it.
-func TestSettlementsAreTheStores(t *testing.T) {
-	t.Parallel()
-	b := setup(t, parts{})
-	s := &lingering{Store: b.store, done: make(chan struct{})}
-	res, err := b.another(b.locker, s).Do(t.Context(), b.operation("k", "x"), b.pay)
-	<-s.done
-	b.wantPaid(res, err, 1, false)
-}
-
 // A resolver that knows of a success is believed, although its response cannot
 // be kept.
 func TestResolvedResponseThatCannotBeKept(t *testing.T) {

@@ -2,6 +2,7 @@ package idem_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -45,35 +46,8 @@ func (s stubborn) Settle(ctx context.Context, id driver.KeyID, _ driver.Settleme
 	return driver.SettleResult{Record: rec}, err
 }
 
-// TestMarkerStaysWhileTheStoreTakesUpNothing: as below, and the store does not say why.
-func TestMarkerStaysWhileTheStoreTakesUpNothing(t *testing.T) {
-	id := idem.NewKeyID("m1", "k")
-	for name, tt := range map[string]struct {
-		status  int
-		earlier uint64
-		has     driver.State
-		code    idem.Code
-	}{
-		"in doubt, and an earlier attempt is released":  {500, 2, driver.StateReleased, idem.CodeOutcomeUnknown},
-		"completed, and an earlier attempt is released": {201, 2, driver.StateReleased, idem.CodeResultUnavailable},
-		"completed, and the attempt itself is in doubt": {201, 0, driver.StateUnknown, idem.CodeUnavailable},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b, was := fallenBehind(t, tt.status, tt.earlier, tt.has)
-			e := b.another(b.marks, stubborn{b.lossy})
-			_, _ = e.Resolve(t.Context(), id, &b.policy)
-			_, err := e.Do(t.Context(), b.operation("k", "a"), b.pay)
-			b.wantRefused(err, tt.code)
-			b.wantRuns(0)
-			if m := b.marks.marker(id); m == nil || *m != *was {
-				t.Errorf("marker = %+v, want it as it was: %+v", m, was)
-			}
-		})
-	}
-}
-
-// TestMarkerStaysWhileTheStoreCannotTakeItUp: the store has fallen back behind the marker and
-// does not take the marker's word. What the store has then decides nothing about the marker.
+// TestMarkerStaysWhileTheStoreCannotTakeItUp: the store has fallen back behind the marker and does not take the
+// marker's word, with a reason or without. What the store has then decides nothing about the marker.
 func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
 	for name, tt := range map[string]struct {
@@ -81,30 +55,33 @@ func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 		status  int          // that leaves the marker
 		earlier uint64       // how far the fence of the store's attempt is below the marked one
 		has     driver.State // of the attempt in the store
+		code    idem.Code    // from a store that gives no reason; "": the route runs again
 	}{
-		"in doubt, and an earlier attempt is released":   {driver.StateUnknown, 500, 2, driver.StateReleased},
-		"in doubt, and an earlier attempt is in doubt":   {driver.StateUnknown, 500, 2, driver.StateUnknown},
-		"completed, and an earlier attempt is released":  {driver.StateCompleted, 201, 2, driver.StateReleased},
-		"completed, and the attempt itself is in doubt":  {driver.StateCompleted, 201, 0, driver.StateUnknown},
-		"completed, and the attempt itself is not ended": {driver.StateCompleted, 201, 0, driver.StatePending},
+		"in doubt, and an earlier attempt is released":   {driver.StateUnknown, 500, 2, driver.StateReleased, idem.CodeOutcomeUnknown},
+		"in doubt, and an earlier attempt is in doubt":   {driver.StateUnknown, 500, 2, driver.StateUnknown, ""},
+		"completed, and an earlier attempt is released":  {driver.StateCompleted, 201, 2, driver.StateReleased, idem.CodeResultUnavailable},
+		"completed, and the attempt itself is in doubt":  {driver.StateCompleted, 201, 0, driver.StateUnknown, idem.CodeUnavailable},
+		"completed, and the attempt itself is not ended": {driver.StateCompleted, 201, 0, driver.StatePending, idem.CodeUnavailable},
 	} {
-		for how, ask := range map[string]func(*markedBundle, *idem.Engine) error{
-			"a request": func(b *markedBundle, e *idem.Engine) error {
-				_, err := e.Do(b.Context(), b.operation("k", "a"), b.pay)
-				return err
-			},
-			"the sweeper": func(b *markedBundle, e *idem.Engine) error {
-				_, err := e.Resolve(b.Context(), id, &b.policy)
-				return err
-			},
-		} {
-			t.Run(name+", "+how, func(t *testing.T) {
+		for _, fails := range []bool{true, false} {
+			if !fails && tt.code == "" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, the store fails: %t", name, fails), func(t *testing.T) {
 				b, was := fallenBehind(t, tt.status, tt.earlier, tt.has)
 				b.wantMarker("k", tt.marker)
-				broken := idemtest.NewFaultyStore(b.lossy)
-				broken.FailBefore("Settle", idemtest.Every, nil)
-				err := ask(b, b.another(b.marks, broken))
-				b.wantRefused(err, idem.CodeUnavailable)
+				e, code := b.another(b.marks, stubborn{b.lossy}), tt.code
+				if fails {
+					broken := idemtest.NewFaultyStore(b.lossy)
+					broken.FailBefore("Settle", idemtest.Every, nil)
+					e, code = b.another(b.marks, broken), idem.CodeUnavailable
+				}
+				if _, err := e.Resolve(t.Context(), id, &b.policy); fails {
+					b.wantRefused(err, code)
+				}
+				b.wantFree("k")
+				_, err := e.Do(t.Context(), b.operation("k", "a"), b.pay)
+				b.wantRefused(err, code)
 				b.wantFree("k")
 				b.wantRuns(0)
 				if m := b.marks.marker(id); m == nil || *m != *was {

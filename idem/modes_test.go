@@ -68,8 +68,35 @@ func (s *beginsBy) Get(ctx context.Context, id driver.KeyID) (driver.Record, err
 	return s.Store.Get(ctx, id)
 }
 
-// A copy of a Begin may still be on its way when the answer to another copy is there, so the engine
+// givenUp is a store whose first Settle is given up by its caller. It keeps what it was given.
+type givenUp struct {
+	driver.Store
+	repair *driver.Repair
+	was    driver.Repair
+}
+
+func (s *givenUp) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
+	if s.repair == nil {
+		s.repair, s.was = st.Repair, *st.Repair
+		return driver.SettleResult{}, errDown
+	}
+	return s.Store.Settle(ctx, id, st)
+}
+
+// A copy of a call may still be on its way when the answer to another copy is there, so the engine
 // must not change what it has given to the store.
+func TestRepairOfASettlementNeverChanges(t *testing.T) {
+	t.Parallel()
+	b := setup(t, parts{})
+	s := &givenUp{Store: b.store}
+	b.engine = b.another(b.locker, s)
+	b.wantPayment("k", "a", 1, false)
+	if *s.repair != s.was {
+		t.Errorf("the repair is %+v now, and was %+v", *s.repair, s.was)
+	}
+}
+
+// Likewise.
 func TestRequestOfABeginNeverChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
