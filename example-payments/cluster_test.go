@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -49,7 +48,7 @@ func TestInstancesShareKeys(t *testing.T) {
 	withEachLock(t, func(t *testing.T, lock string) {
 		flags := sharedFlags(t, lock)
 		one, two := serve(t, flags...), serve(t, flags...)
-		one.await(&one.stderr, "lock="+lock)
+		one.WaitLog(t, "lock="+lock)
 		status, first, err := one.request("POST", "/v1/payments", "k", orderBody)
 		if status != 201 || err != nil {
 			t.Fatalf("payment: %d %s %v, want 201", status, first, err)
@@ -62,10 +61,7 @@ func TestInstancesShareKeys(t *testing.T) {
 			if status, body, err := p.request("GET", "/readyz", "", ""); status != 200 {
 				t.Errorf("/readyz: %d %s %v, want 200", status, body, err)
 			}
-			p.term()
-			if code := p.exit(15 * time.Second); code != 0 {
-				t.Errorf("exit code %d, want 0", code)
-			}
+			p.stops()
 		}
 	})
 }
@@ -84,8 +80,8 @@ func TestKilledInstance(t *testing.T) {
 				_, _, err := victim.request("POST", "/v1/payments", "k", orderBody)
 				gone <- err
 			}()
-			victim.await(&victim.stderr, at)
-			victim.kill()
+			victim.WaitLog(t, at)
+			victim.Kill(t)
 			if err := <-gone; err == nil {
 				t.Fatal("the client was answered before the instance was killed")
 			}
@@ -114,13 +110,13 @@ func TestPausedInstance(t *testing.T) {
 		_, body, _ := zombie.request("POST", "/v1/payments", "k", orderBody)
 		first <- body
 	}()
-	zombie.await(&zombie.stderr, "at=before-ledger")
-	zombie.signal(syscall.SIGSTOP)
+	zombie.WaitLog(t, "at=before-ledger")
+	zombie.Pause(t)
 	status, body := heir.payUntilSettled("k")
 	if status != 201 {
 		t.Errorf("repeat at the other instance: %d %s, want 201", status, body)
 	}
-	zombie.signal(syscall.SIGCONT)
+	zombie.Resume(t)
 	if got := <-first; got != body && !strings.Contains(got, "ownership-lost") {
 		t.Errorf("the paused instance answered %s, want ownership-lost or %s", got, body)
 	}

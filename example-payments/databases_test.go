@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -99,11 +100,7 @@ func withUser(t *testing.T, name, user, password string) string {
 // idemctl runs a command on a database. A failure has the reason as its output.
 func idemctl(t *testing.T, database string, args ...string) (output string, code int) {
 	t.Helper()
-	path, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(path), "idemctl"), args...)
+	cmd := exec.CommandContext(t.Context(), kit.Binary(t, "./cmd/idemctl"), args...)
 	cmd.Env = []string{"IDEMCTL_DATABASE=" + database}
 	out, err := cmd.Output()
 	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -115,7 +112,7 @@ func idemctl(t *testing.T, database string, args ...string) (output string, code
 // wantNoText fails the test if the process has said any of the texts.
 func (p *process) wantNoText(texts ...string) {
 	p.t.Helper()
-	said := strings.Join(append(p.lines(&p.stdout), p.lines(&p.stderr)...), "\n")
+	said := p.Stdout.All() + p.Stderr.All()
 	for _, text := range texts {
 		if strings.Contains(said, text) {
 			p.t.Errorf("it said %q:\n%s", text, said)

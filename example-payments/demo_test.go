@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 )
 
 // A crash in the middle of a charge ends the instance. The next one has its ports, its keys and its
@@ -26,7 +25,7 @@ func TestDemoStartsAgainAfterACrash(t *testing.T) {
 		res.Body.Close()
 		t.Fatalf("the charge that crashes was answered with %d", res.StatusCode)
 	}
-	p.await(&p.stderr, "the instance has crashed, and another one takes over")
+	p.WaitLog(t, "the instance has crashed, and another one takes over")
 	status, body := p.payUntilSettled("k")
 	if status != 201 {
 		t.Errorf("repeat: %d %s, want 201", status, body)
@@ -35,20 +34,13 @@ func TestDemoStartsAgainAfterACrash(t *testing.T) {
 		t.Errorf("repeat: %s, want %s", again, body)
 	}
 	p.wantPayments(2)
-	if status, _ := consoleAs(t, p.url, "ops", "ops"); status != 200 {
+	if status, _ := consoleAs(t, p.url, "", "ops", "ops"); status != 200 {
 		t.Errorf("/console/ of the second instance: %d, want 200", status)
 	}
-	p.term()
-	if code := p.exit(15 * time.Second); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	p.stops()
 }
 
 func TestDemoNeedsRecordsThatLast(t *testing.T) {
 	t.Parallel()
-	p := launch(t, "--demo", "--token-store", "memory")
-	if code := p.exit(15 * time.Second); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
-	p.await(&p.stderr, "--token-store memory")
+	refused(t, "--demo", "--token-store", "memory").WaitLog(t, "--token-store memory")
 }

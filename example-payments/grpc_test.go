@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"testing"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,23 +44,4 @@ func (p *process) trade(token string, amount int64) (*paymentsv1.Payment, error)
 	return onGRPC(p, token, func(ctx context.Context, c paymentsv1.PaymentServiceClient) (*paymentsv1.Payment, error) {
 		return c.CreateTrade(ctx, &paymentsv1.CreateTradeRequest{From: "alice", To: "bob", Amount: amount, Currency: "USD", Note: "n"})
 	})
-}
-
-func TestRunningCallIsFinishedBeforeTheEnd(t *testing.T) {
-	t.Parallel()
-	p := serve(t, "--processor-latency", "1s", "--log-level", "debug")
-	paid := make(chan error, 1)
-	go func() {
-		_, err := p.call("k")
-		paid <- err
-	}()
-	p.await(&p.stderr, "at=before-ledger")
-	p.term()
-	if err := <-paid; err != nil {
-		t.Errorf("payment that ran at SIGTERM: %v", err)
-	}
-	if code := p.exit(10 * time.Second); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
-	p.await(&p.stderr, "at=answered")
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
@@ -18,6 +17,14 @@ const (
 	password = "pä$sw%rd-7f3a"
 	wrong    = "wr%ng-pa$s-91c2"
 )
+
+// mariaDB starts a server with the database payments, and runs statements on it.
+func mariaDB(t *testing.T, statements ...string) (s *testserver.MariaDB, url string) {
+	t.Helper()
+	s = testserver.StartMariaDB(t)
+	sqlExec(t, s.URL()+"mysql", append([]string{"CREATE DATABASE payments"}, statements...)...)
+	return s, s.URL() + "payments"
+}
 
 // A database is restarted under two instances that pay all the while. Both go on, every key pays
 // once, and every answer that was given stays.
@@ -36,9 +43,8 @@ func TestJoinedServersRestart(t *testing.T) {
 		},
 		"mariadb": func(t *testing.T) (string, func()) {
 			t.Helper()
-			s := testserver.StartMariaDB(t)
-			sqlExec(t, s.URL()+"mysql", "CREATE DATABASE payments")
-			return s.URL() + "payments", s.Restart
+			s, url := mariaDB(t)
+			return url, s.Restart
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,9 +116,8 @@ func TestServiceWithoutItsDatabaseStops(t *testing.T) {
 		},
 		"mariadb": func(t *testing.T) (string, func()) {
 			t.Helper()
-			s := testserver.StartMariaDB(t)
-			sqlExec(t, s.URL()+"mysql", "CREATE DATABASE payments")
-			return s.URL() + "payments", s.Pause // it accepts connections and says nothing
+			s, url := mariaDB(t)
+			return url, s.Pause // it accepts connections and says nothing
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,10 +130,7 @@ func TestServiceWithoutItsDatabaseStops(t *testing.T) {
 			if body := p.want(503, "POST", "/v1/payments", "k2", orderBody); !strings.Contains(body, `"unavailable"`) {
 				t.Errorf("payment without the database: %s, want unavailable", body)
 			}
-			p.term()
-			if code := p.exit(30 * time.Second); code != 0 {
-				t.Errorf("exit code %d, want 0", code)
-			}
+			p.stops()
 		})
 	}
 }
@@ -156,9 +158,8 @@ func TestPasswordsAreNotSaid(t *testing.T) {
 		},
 		"mariadb": func(t *testing.T) (string, func()) {
 			t.Helper()
-			s := testserver.StartMariaDB(t)
-			sqlExec(t, s.URL()+"mysql", "CREATE DATABASE payments", "CREATE USER app@'%' IDENTIFIED BY '"+password+"'", "GRANT ALL ON payments.* TO app@'%'")
-			return s.URL() + "payments", s.Restart
+			s, url := mariaDB(t, "CREATE USER app@'%' IDENTIFIED BY '"+password+"'", "GRANT ALL ON payments.* TO app@'%'")
+			return url, s.Restart
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -166,11 +167,8 @@ func TestPasswordsAreNotSaid(t *testing.T) {
 			database, restart := start(t)
 			right, bad := withUser(t, database, "app", password), withUser(t, database, "app", wrong)
 			secrets := []string{password, wrong, "7f3a", "91c2"}
-			refused := launch(t, "--database", bad)
-			if code := refused.exit(15 * time.Second); code != 1 {
-				t.Errorf("exit code %d with a wrong password, want 1", code)
-			}
-			if said := refused.lines(&refused.stderr); len(said) != 1 || !strings.Contains(said[0], "--database") || !strings.Contains(said[0], "app") {
+			refused := refused(t, "--database", bad)
+			if said := refused.Stderr.Lines(); len(said) != 1 || !strings.Contains(said[0], "--database") || !strings.Contains(said[0], "app") {
 				t.Errorf("said %q, want one line that names the flag and the user", said)
 			}
 			p := serve(t, "--database", right, "--log-level", "debug")
@@ -219,10 +217,9 @@ func TestReadOnlyDatabase(t *testing.T) {
 		},
 		"mariadb": func(t *testing.T) (string, func(bool)) {
 			t.Helper()
-			s := testserver.StartMariaDB(t)
 			// A user without the right to write in spite of read_only.
-			sqlExec(t, s.URL()+"mysql", "CREATE DATABASE payments", "CREATE USER app@'%'", "GRANT ALL ON payments.* TO app@'%'")
-			return withUser(t, s.URL()+"payments", "app", ""), func(readOnly bool) {
+			s, url := mariaDB(t, "CREATE USER app@'%'", "GRANT ALL ON payments.* TO app@'%'")
+			return withUser(t, url, "app", ""), func(readOnly bool) {
 				sqlExec(t, s.URL()+"mysql", fmt.Sprintf("SET GLOBAL read_only = %v", readOnly))
 			}
 		},
@@ -241,11 +238,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 			if status, got, err := p.request("POST", "/v1/payments", "k", orderBody); status != 503 && got != paid {
 				t.Errorf("replay on a read-only database: %d %s %v, want %s or 503", status, got, err, paid)
 			}
-			late := launch(t, "--database", database)
-			if code := late.exit(15 * time.Second); code != 1 {
-				t.Errorf("start on a read-only database: exit code %d, want 1", code)
-			}
-			if said := late.lines(&late.stderr); len(said) != 1 || !strings.Contains(said[0], "read") {
+			if said := refused(t, "--database", database).Stderr.Lines(); len(said) != 1 || !strings.Contains(said[0], "read") {
 				t.Errorf("said %q, want one line about read-only", said)
 			}
 			set(false)
@@ -277,15 +270,11 @@ func TestSchemasOfOtherBuilds(t *testing.T) {
 			t.Errorf("replay: %s, want %s", got, paid)
 		}
 		p.wantPayments(1)
-		p.kill()
+		p.Kill(t)
 
 		// A newer build has migrated.
 		sqlExec(t, database, "INSERT INTO idem_schema (version, applied) VALUES (99, 0)")
-		older := launch(t, "--database", database)
-		if code := older.exit(15 * time.Second); code != 1 {
-			t.Errorf("start on newer tables: exit code %d, want 1", code)
-		}
-		if said := older.lines(&older.stderr); len(said) != 1 || !strings.Contains(said[0], "newer build") {
+		if said := refused(t, "--database", database).Stderr.Lines(); len(said) != 1 || !strings.Contains(said[0], "newer build") {
 			t.Errorf("said %q, want one line about a newer build", said)
 		}
 
@@ -325,12 +314,12 @@ func TestOptionsOfJoinedService(t *testing.T) {
 			t.Parallel()
 			flags := append(tt.flags(t), "--database", freshDatabases["postgres"](t))
 			p := serve(t, flags...)
-			p.await(&p.stderr, tt.log)
+			p.WaitLog(t, tt.log)
 			first := p.want(201, "POST", "/v1/payments", "k", orderBody)
 			if _, err := p.call("over-grpc"); err != nil {
 				t.Error(err)
 			}
-			p.kill()
+			p.Kill(t)
 			p = serve(t, flags...)
 			status, again := p.payUntilSettled("k")
 			if status != 201 || again != first {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -43,7 +42,7 @@ func (p *process) wantState(key, state string) {
 func TestJoinedService(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, database string) {
 		p := serve(t, "--database", database)
-		p.await(&p.stderr, "lock=joined store=sql")
+		p.WaitLog(t, "lock=joined store=sql")
 		first := p.want(201, "POST", "/v1/payments", "k", orderBody)
 		refused := p.want(402, "POST", "/v1/payments", "poor", greatOrder)
 		called, err := p.call("over-grpc")
@@ -95,10 +94,7 @@ func TestJoinedService(t *testing.T) {
 			p.wantState("k", "completed")
 			p.wantState("fresh", "none")
 			p.wantPayments(4)
-			p.term()
-			if code := p.exit(15 * time.Second); code != 0 {
-				t.Errorf("exit code %d, want 0", code)
-			}
+			p.stops()
 			p = serve(t, "--database", database)
 		}
 	})
@@ -116,8 +112,8 @@ func TestJoinedKilledInstance(t *testing.T) {
 				_, _, err := victim.request("POST", "/v1/payments", at, orderBody)
 				gone <- err
 			}()
-			victim.await(&victim.stderr, at)
-			victim.kill()
+			victim.WaitLog(t, at)
+			victim.Kill(t)
 			<-gone
 			heir := serve(t, flags...)
 			status, body := heir.payUntilSettled(at)
@@ -127,7 +123,7 @@ func TestJoinedKilledInstance(t *testing.T) {
 			if again := heir.want(201, "POST", "/v1/payments", at, orderBody); again != body {
 				t.Errorf("%s: repeat: %s, want %s", at, again, body)
 			}
-			heir.kill()
+			heir.Kill(t)
 		}
 		serve(t, "--database", database).wantPayments(4)
 	})
@@ -143,7 +139,7 @@ func TestJoinedInstancesShareKeys(t *testing.T) {
 			_, body, _ := slow.request("POST", "/v1/payments", "k", orderBody)
 			first <- body
 		}()
-		slow.await(&slow.stderr, "at=before-ledger")
+		slow.WaitLog(t, "at=before-ledger")
 		other.wantState("k", "pending")
 		slow.want(409, "POST", "/v1/payments", "k", orderBody)
 		waited := other.want(201, "POST", "/v1/payments", "k", orderBody)
@@ -223,13 +219,13 @@ func TestServiceOnSQLiteIsReadyWhileItPays(t *testing.T) {
 				defer close(gone)
 				_, _, _ = p.request("POST", "/v1/payments", "k", orderBody)
 			}()
-			p.await(&p.stderr, "at=before-ledger")
+			p.WaitLog(t, "at=before-ledger")
 			p.want(200, "GET", "/readyz", "", "")
 			p.want(200, "GET", "/metrics", "", "")
 			p.want(200, "GET", "/v1/payments", "", "")
 			p.wantState("k", "pending")
 			p.want(409, "POST", "/v1/payments", "k", orderBody)
-			p.kill()
+			p.Kill(t)
 			<-gone
 		})
 	}

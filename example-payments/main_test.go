@@ -5,43 +5,37 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-func TestServesAndStops(t *testing.T) {
+// What runs at SIGTERM is finished, over both transports, and the ready line is all of standard output.
+func TestRunningPaymentsAreFinishedBeforeTheEnd(t *testing.T) {
 	t.Parallel()
-	p := serve(t)
-	if status, body, err := p.request("POST", "/v1/payments", "k", orderBody); status != 201 || err != nil {
-		t.Errorf("payment: %d %s %v, want 201", status, body, err)
-	}
-	p.term()
-	if code := p.exit(10 * time.Second); code != 0 {
-		t.Errorf("exit code %d after SIGTERM, want 0", code)
-	}
-	if out := p.lines(&p.stdout); len(out) != 1 {
-		t.Errorf("standard output %q, want the ready line only", out)
-	}
-}
-
-func TestRunningPaymentIsFinishedBeforeTheEnd(t *testing.T) {
-	t.Parallel()
-	p := serve(t, "--processor-latency", "1s", "--log-level", "debug")
-	paid := make(chan int, 1)
+	p := serve(t, "--token-store", "memory", "--processor-latency", "1s", "--log-level", "debug")
+	called, paid := make(chan error, 1), make(chan int, 1)
+	go func() {
+		_, err := p.call("over-grpc")
+		called <- err
+	}()
 	go func() {
 		status, _, _ := p.request("POST", "/v1/payments", "k", orderBody)
 		paid <- status
 	}()
-	p.await(&p.stderr, "at=before-ledger")
-	p.term()
-	if status := <-paid; status != 201 {
-		t.Errorf("payment that ran at SIGTERM: %d, want 201", status)
+	kit.Eventually(t, "both payments", func() error {
+		if p.Stderr.Count("at=before-ledger") < 2 {
+			return kit.ErrNotYet
+		}
+		return nil
+	})
+	p.stops()
+	if status, err := <-paid, <-called; status != 201 || err != nil {
+		t.Errorf("payments that ran at SIGTERM: %d over HTTP and %v over gRPC, want both made", status, err)
 	}
-	if code := p.exit(10 * time.Second); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
+	if out := p.Stdout.Lines(); len(out) != 1 {
+		t.Errorf("standard output %q, want the ready line only", out)
 	}
-	p.await(&p.stderr, "at=answered")
 }
 
 // A silent connection does not keep the service alive.
@@ -55,15 +49,12 @@ func TestMuteConnectionsEnd(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	p.term()
-	if code := p.exit(15 * time.Second); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	p.stops()
 }
 
 func TestHelpExits0(t *testing.T) {
 	t.Parallel()
-	if code := launch(t, "--help").exit(10 * time.Second); code != 0 {
+	if code := launch(t, "--help").WaitExit(t).Code; code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }
@@ -117,15 +108,12 @@ func TestWhatCannotStartExits1WithOneLine(t *testing.T) {
 	for name, args := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := launch(t, args...)
-			if code := p.exit(30 * time.Second); code != 1 {
-				t.Errorf("exit code %d, want 1", code)
-			}
-			said := p.lines(&p.stderr)
+			p := refused(t, args...)
+			said := p.Stderr.Lines()
 			if len(said) != 1 || !strings.HasPrefix(said[0], "example-payments: ") || strings.Contains(said[0], "hidden") {
 				t.Errorf("said %q, want one line, without the password", said)
 			}
-			if out := p.lines(&p.stdout); len(out) != 0 {
+			if out := p.Stdout.Lines(); len(out) != 0 {
 				t.Errorf("standard output %q, want nothing", out)
 			}
 		})
@@ -137,11 +125,7 @@ func TestTakenPortSuggestsAFreeOne(t *testing.T) {
 	inUse := serve(t)
 	for flag, addr := range map[string]string{"--http-addr": strings.TrimPrefix(inUse.url, "http://"), "--grpc-addr": inUse.grpc} {
 		for _, more := range [][]string{nil, {"--demo"}} {
-			p := launch(t, append(more, flag, addr)...)
-			if code := p.exit(15 * time.Second); code != 1 {
-				t.Errorf("exit code %d, want 1", code)
-			}
-			p.await(&p.stderr, flag+" 127.0.0.1:0 takes any free port")
+			refused(t, append(more, flag, addr)...).WaitLog(t, flag+" 127.0.0.1:0 takes any free port")
 		}
 	}
 }
@@ -150,21 +134,17 @@ func TestTakenPortSuggestsAFreeOne(t *testing.T) {
 func TestResolverNoneIsExplainedWhereNothingIsInDoubt(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--demo", "--resolver", "none")
-	p.await(&p.stderr, "leaves no outcome in doubt")
+	p.WaitLog(t, "leaves no outcome in doubt")
 }
 
 func TestSecondInstanceOnOneFileExits1(t *testing.T) {
 	t.Parallel()
 	database := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
 	first := serve(t, "--database", database)
-	second := launch(t, "--database", database)
-	if code := second.exit(15 * time.Second); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
-	second.await(&second.stderr, "claimed by another instance")
+	refused(t, "--database", database).WaitLog(t, "claimed by another instance")
 	if status, _, err := first.request("POST", "/v1/payments", "k", orderBody); status != 201 {
 		t.Errorf("payment at the first instance: %d %v, want 201", status, err)
 	}
-	first.kill()
+	first.Kill(t)
 	serve(t, "--database", database).wantPayments(1)
 }

@@ -20,23 +20,26 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-// consoleAs asks for the console's first page.
-func consoleAs(t *testing.T, url, name, password string) (status int, body string) {
+// ask sends a request, with a form if there is one, as an operator if there is a name, and returns the answer after redirects.
+func ask(t *testing.T, method, address, name, password string, form url.Values) (res *http.Response, body string) {
 	t.Helper()
-	return consolePage(t, url, "", name, password)
-}
-
-// consolePage asks for a page of the console.
-func consolePage(t *testing.T, url, path, name, password string) (status int, body string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/console/"+path, nil)
+	req, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if name != "" {
 		req.SetBasicAuth(name, password)
 	}
-	res, body := send(t, req)
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	return send(t, req)
+}
+
+// consoleAs asks for a page of the console, "" for the first one.
+func consoleAs(t *testing.T, url, path, name, password string) (status int, body string) {
+	t.Helper()
+	res, body := ask(t, http.MethodGet, url+"/console/"+path, name, password, nil)
 	return res.StatusCode, body
 }
 
@@ -47,21 +50,14 @@ func TestConsoleIsForOperators(t *testing.T) {
 		name, password string
 		want           int
 	}{{"", "", 401}, {"ada", "wrong", 401}, {"ops", "ops", 401}, {"ada", "secret", 200}} {
-		status, body := consoleAs(t, p.url, tt.name, tt.password)
+		status, body := consoleAs(t, p.url, "", tt.name, tt.password)
 		if status != tt.want || (status == 200) != strings.Contains(body, "Outcomes in doubt") {
 			t.Errorf("/console/ as %q: %d, want %d:\n%s", tt.name, status, tt.want, body)
 		}
 	}
-}
-
-func TestConsoleTellsWhatItsInstanceSawOfAKey(t *testing.T) {
-	t.Parallel()
-	p := serve(t, "--operators", "ada=secret")
-	if status, body, err := p.request("POST", "/v1/payments", "seen", orderBody); status != 201 || err != nil {
-		t.Fatalf("a payment: %d %s, %v", status, body, err)
-	}
+	p.want(201, "POST", "/v1/payments", "seen", orderBody)
 	id := idem.NewKeyID("merchant_demo", "seen")
-	if _, body := consolePage(t, p.url, "key/"+id.String(), "ada", "secret"); !strings.Contains(body, "Seen by this instance") {
+	if _, body := consoleAs(t, p.url, "key/"+id.String(), "ada", "secret"); !strings.Contains(body, "Seen by this instance") {
 		t.Errorf("the story of the key tells nothing that the instance saw:\n%s", body)
 	}
 }
@@ -75,13 +71,7 @@ func settled(t *testing.T, address, page string) {
 	for _, m := range regexp.MustCompile(`(?s)<input [^>]*name="([a-z-]+)"[^>]*value="([^"]*)"|<textarea id="s-(body)"[^>]*>\n(.*?)</textarea>|<code>(\w+)</code> to (confirm)`).FindAllStringSubmatch(open, -1) {
 		form.Set(m[1]+m[3]+m[6], html.UnescapeString(m[2]+m[4]+m[5]))
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+"/settle", strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.SetBasicAuth("ada", "secret")
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	res, body := send(t, req)
+	res, body := ask(t, http.MethodPost, address+"/settle", "ada", "secret", form)
 	if res.StatusCode != http.StatusOK || !strings.Contains(body, ": it took effect. The client sends the same request") {
 		t.Fatalf("%v leads to %d\n%s", form, res.StatusCode, body)
 	}
@@ -108,7 +98,7 @@ func TestOperatorConfirmsWhatTheLedgerHas(t *testing.T) {
 			t.Fatalf("a charge that fails in its middle: %d %s", lost.StatusCode, body)
 		}
 		path := "key/" + idem.NewKeyID("merchant_"+merchant, "lost").String()
-		_, page := consolePage(t, p.url, path, "ada", "secret")
+		_, page := consoleAs(t, p.url, path, "ada", "secret")
 		if doubt := "ledger-unavailable"; !strings.Contains(page, doubt) {
 			t.Errorf("want %q in\n%s", doubt, page)
 		}
@@ -208,23 +198,13 @@ func TestFormsOfAnotherInstance(t *testing.T) {
 	} {
 		operators := []string{"--operators", "ada=secret,bob=word"}
 		here, there := serve(t, append(tt.here, operators...)...), serve(t, append(tt.there, operators...)...)
-		_, body := consoleAs(t, here.url, "ada", "secret")
+		_, body := consoleAs(t, here.url, "", "ada", "secret")
 		token := regexp.MustCompile(`name="token" value="([^"]+)"`).FindStringSubmatch(body)
 		if token == nil {
 			t.Fatalf("the console has no form:\n%s", body)
 		}
 		form := url.Values{"token": {token[1]}, "key": {strings.Repeat("0", 64)}}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, there.url+"/console/find", strings.NewReader(form.Encode()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.SetBasicAuth("ada", "secret")
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
+		res, _ := ask(t, http.MethodPost, there.url+"/console/find", "ada", "secret", form)
 		if res.StatusCode != tt.want {
 			t.Errorf("%s: a form of another instance = %d, want %d", name, res.StatusCode, tt.want)
 		}
@@ -236,12 +216,7 @@ func TestPagesAnswerHEAD(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
 	for _, path := range []string{"/", "/openapi.json", "/healthz", "/readyz", "/metrics", "/console/", "/console/health"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, p.url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.SetBasicAuth("ops", "ops")
-		if res, body := send(t, req); res.StatusCode != 200 || body != "" {
+		if res, body := ask(t, http.MethodHead, p.url+path, "ops", "ops", nil); res.StatusCode != 200 || body != "" {
 			t.Errorf("HEAD %s = %d with %q, want 200 without a body", path, res.StatusCode, body)
 		}
 	}
@@ -250,7 +225,7 @@ func TestPagesAnswerHEAD(t *testing.T) {
 // Without servers the console has an operator. With them it is off until somebody names one.
 func TestConsoleByDefault(t *testing.T) {
 	t.Parallel()
-	if status, _ := consoleAs(t, serve(t).url, "ops", "ops"); status != 200 {
+	if status, _ := consoleAs(t, serve(t).url, "", "ops", "ops"); status != 200 {
 		t.Errorf("/console/ of a local instance: %d, want 200", status)
 	}
 	rebound := serve(t, "--demo")
@@ -261,17 +236,12 @@ func TestConsoleByDefault(t *testing.T) {
 	req.SetBasicAuth("ops", "ops")
 	for host, want := range map[string]int{"evil.example": 403, "evil.example:8080": 403, "127.0.0.1.evil.example": 403, "localhost:8080": 200, "[::1]:8080": 200, "127.0.0.2": 200} {
 		req.Host = host
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
-		if res.StatusCode != want {
+		if res, _ := send(t, req); res.StatusCode != want {
 			t.Errorf("/console/ of a local instance at %s: %d, want %d", host, res.StatusCode, want)
 		}
 	}
 	p := serve(t, sharedFlags(t, "redis")...)
-	if status, _ := consoleAs(t, p.url, "ops", "ops"); status != 404 {
+	if status, _ := consoleAs(t, p.url, "", "ops", "ops"); status != 404 {
 		t.Errorf("/console/ of an instance with servers: %d, want 404", status)
 	}
 	c, err := parseConfig([]string{"--http-addr", "0.0.0.0:80"}, nil)

@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
-	"time"
 
 	metricsv1 "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -125,17 +124,13 @@ func TestTelemetryGoesToAnOTLPReceiver(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			r := &receiver{services: map[string]bool{}, metrics: map[string]bool{}}
-			p := launchWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + serve(r, t), "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol, "OTEL_SERVICE_NAME=shop"})
-			p.awaitReady()
+			p := launchWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + serve(r, t), "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol, "OTEL_SERVICE_NAME=shop"}).ready()
 			for range 2 {
 				if status, body := p.payUntilSettled("k"); status != 201 {
 					t.Fatalf("payment: %d %s, want 201", status, body)
 				}
 			}
-			p.term()
-			if code := p.exit(15 * time.Second); code != 0 {
-				t.Errorf("exit code %d, want 0", code)
-			}
+			p.stops()
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if !r.services["shop"] || len(r.services) != 1 {
@@ -166,13 +161,9 @@ func TestOTLPReceiverThatIsAway(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	url := gone.URL
 	gone.Close()
-	p := launchWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + url})
-	p.awaitReady()
+	p := launchWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + url}).ready()
 	if status, body := p.payUntilSettled("k"); status != 201 {
 		t.Errorf("payment: %d %s, want 201", status, body)
 	}
-	p.term()
-	if code := p.exit(15 * time.Second); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	p.stops()
 }

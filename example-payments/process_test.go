@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,60 +8,27 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-// suite removes the built programs after the tests.
-type suite struct{ m *testing.M }
-
-func (s suite) Run() int {
-	defer func() {
-		if dir, err := builtDir(); err == nil {
-			_ = os.RemoveAll(dir)
-		}
-	}()
+func TestMain(m *testing.M) {
 	testserver.ParallelTests(4) // most of them wait for processes, but each start has ten seconds
-	return testserver.Main(s.m)
+	goleak.VerifyTestMain(testserver.M{M: m})
 }
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(suite{m}) }
-
-var builtDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "example-payments-") })
-
-// built is the service, and beside it idemctl, built once.
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := builtDir()
-	if err != nil {
-		return "", err
-	}
-	if out, err := exec.Command("go", "build", "-o", dir, ".", "../cmd/idemctl").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, out)
-	}
-	return filepath.Join(dir, "example-payments"), nil
-})
 
 // process is a running service.
 type process struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	url  string
-	grpc string        // address
-	done chan struct{} // closed when it has ended
-
-	mu     sync.Mutex
-	stdout []string
-	stderr []string
-	more   chan struct{} // closed and replaced with every line
+	*kit.Process
+	t         *testing.T
+	url, grpc string // grpc is an address
 }
 
 // launch starts the program with port 0, and kills it in the test's clean-up.
@@ -71,127 +37,45 @@ func launch(t *testing.T, args ...string) *process { t.Helper(); return launchWi
 // launchWith launches with more variables in the environment.
 func launchWith(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	path, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{})}
-	p.cmd = exec.Command(path, append([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"}, args...)...)
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + t.TempDir()}
-	p.cmd.Env = append(p.cmd.Env, env...)
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	errs, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var readers sync.WaitGroup
-	readers.Go(func() { p.read(out, &p.stdout) })
-	readers.Go(func() { p.read(errs, &p.stderr) })
-	go func() {
-		defer close(p.done)
-		readers.Wait()
-		_ = p.cmd.Wait()
-	}()
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			t.Logf("%v:\n%s", p.cmd.Args, strings.Join(p.lines(&p.stderr), "\n"))
-		}
-	})
-	return p
-}
-
-func (p *process) read(r io.Reader, to *[]string) {
-	for s := bufio.NewScanner(r); s.Scan(); {
-		p.mu.Lock()
-		*to = append(*to, s.Text())
-		close(p.more)
-		p.more = make(chan struct{})
-		p.mu.Unlock()
-	}
-}
-
-func (p *process) lines(of *[]string) []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return append([]string(nil), *of...)
-}
-
-// await returns the first line that holds text, as soon as it is written.
-func (p *process) await(of *[]string, text string) string {
-	p.t.Helper()
-	timeout, done, ended := time.After(time.Minute), p.done, false
-	for {
-		p.mu.Lock()
-		more, lines := p.more, *of
-		p.mu.Unlock()
-		for _, line := range lines {
-			if strings.Contains(line, text) {
-				return line
-			}
-		}
-		if ended {
-			p.t.Fatalf("ended without %q: %v", text, p.lines(&p.stderr))
-		}
-		select {
-		case <-more:
-		case <-done: // all lines have been read: look once more
-			done, ended = nil, true
-		case <-timeout:
-			p.t.Fatalf("no %q within a minute", text)
-		}
-	}
+	cmd := exec.Command(kit.Binary(t, "./example-payments"), append([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"}, args...)...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + t.TempDir()}, env...)
+	return &process{Process: kit.StartProcess(t, fmt.Sprintf("the sample with %q", args), cmd), t: t}
 }
 
 // serve launches and waits for the ready line.
 func serve(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := launch(t, args...)
-	p.awaitReady()
-	return p
+	return launch(t, args...).ready()
 }
 
-// awaitReady waits for the ready line and reads the addresses.
-func (p *process) awaitReady() {
+// ready waits for the ready line and reads the addresses.
+func (p *process) ready() *process {
 	p.t.Helper()
-	line := p.await(&p.stdout, "ready")
+	line := p.WaitOut(p.t, "ready")
 	ports := regexp.MustCompile(`^ready http=(127\.0\.0\.1:[1-9]\d*) grpc=(127\.0\.0\.1:[1-9]\d*)$`).FindStringSubmatch(line)
 	if ports == nil || ports[1] == ports[2] {
 		p.t.Fatalf("ready line %q", line)
 	}
 	p.url, p.grpc = "http://"+ports[1], ports[2]
+	return p
 }
 
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may be over
-	<-p.done
-}
-
-// exit waits for the end and returns the exit code.
-func (p *process) exit(within time.Duration) int {
+// stops ends the process in order.
+func (p *process) stops() {
 	p.t.Helper()
-	select {
-	case <-p.done:
-		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(within):
-		p.t.Fatalf("still runs after %v", within)
-		return -1
+	if code := p.Terminate(p.t); code != 0 {
+		p.t.Errorf("exit code %d after SIGTERM, want 0", code)
 	}
 }
 
-func (p *process) term() { p.t.Helper(); p.signal(syscall.SIGTERM) }
-
-func (p *process) signal(s syscall.Signal) {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatal(err)
+// refused launches what cannot start.
+func refused(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := launch(t, args...)
+	if code := p.WaitExit(t).Code; code != 1 {
+		t.Errorf("exit code %d, want 1", code)
 	}
+	return p
 }
 
 const orderBody = `{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"n"}`

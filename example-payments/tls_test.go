@@ -2,11 +2,10 @@ package main
 
 import (
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -54,7 +53,7 @@ func TestSampleOverTLS(t *testing.T) {
 	}
 	p.wantPayments(1)
 
-	idemctl := filepath.Join(filepath.Dir(p.cmd.Path), "idemctl")
+	idemctl := kit.Binary(t, "./cmd/idemctl")
 	ctl := func(args ...string) string {
 		out, _ := exec.Command(idemctl, append(append([]string{"--zookeeper", z.SecureAddr() + "/payments", "--zookeeper-tls", "--zookeeper-tick", "500ms",
 			"--session-timeout", "4s", "--redis", r.SecureURL()}, mine...), args...)...).CombinedOutput()
@@ -69,20 +68,14 @@ func TestSampleOverTLS(t *testing.T) {
 	if got, err := exec.Command(idemctl, append([]string{"--database", pg, "store", "migrate"}, mine...)...).CombinedOutput(); err != nil {
 		t.Errorf("idemctl store migrate over TLS: %v: %s", err, got)
 	}
-	p.term()
-	if code := p.exit(15 * time.Second); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	p.stops()
 
 	for i, tt := range refused {
 		p := started[i]
-		if code := p.exit(20 * time.Second); code != 1 {
+		if code := p.WaitExit(t).Code; code != 1 {
 			t.Errorf("%s: exit code %d, want 1", tt.name, code)
 		}
-		last := ""
-		if lines := p.lines(&p.stderr); len(lines) > 0 {
-			last = lines[len(lines)-1]
-		}
+		last := p.Stderr.Tail(2)
 		if !strings.Contains(last, tt.flag) || !strings.Contains(last, tt.want) {
 			t.Errorf("%s: last line %q, want one that says %q and %q", tt.name, last, tt.flag, tt.want)
 		}

@@ -77,19 +77,6 @@ func TestReads(t *testing.T) {
 	}
 }
 
-func TestIdempotencyStatus(t *testing.T) {
-	_, c := setup(t)
-	c.do("GET", "/v1/idempotency", "").wantAnswer(t, "no key", 400, "key-missing")
-	if got := c.state("k"); got != "none" {
-		t.Errorf("state %q, want none", got)
-	}
-	c.pay("k", order)
-	a := c.do("GET", "/v1/idempotency", "", "Idempotency-Key", "k")
-	if a.field("state") != "completed" || !strings.HasPrefix(a.field("operation_id"), "op_") {
-		t.Errorf("status: %s, want completed and the operation", a.body)
-	}
-}
-
 func TestOperatorsRoutes(t *testing.T) {
 	_, c := setup(t)
 	c.pay("k", order)

@@ -18,6 +18,19 @@ import (
 // patience bounds the waits of these tests. Reaching it is a failure.
 const patience = 20 * time.Second
 
+// writes connects to a server, and sends the beginning of a request.
+func writes(t *testing.T, url, text string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(conn, text)
+	return conn
+}
+
 // A client that does not send its body loses its connection, whether or not it may do anything
 // and whether or not the route reads bodies.
 func TestSlowBodiesAreCutOff(t *testing.T) {
@@ -27,14 +40,7 @@ func TestSlowBodiesAreCutOff(t *testing.T) {
 	for _, target := range []string{"POST /v1/payments", "POST /v1/trades", "POST /v1/tokens", "GET /v1/accounts", "POST /nothing", "GET /healthz"} {
 		for _, bearer := range []string{"", "Authorization: Bearer demo\r\n"} {
 			for _, length := range []string{"Content-Length: 1000", "Transfer-Encoding: chunked"} {
-				conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(patience))
-				fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\nIdempotency-Key: slow\r\n%s%s\r\n\r\n", target, bearer, length)
-				open[target+" "+bearer+length] = conn
+				open[target+" "+bearer+length] = writes(t, c.url, target+" HTTP/1.1\r\nHost: x\r\nIdempotency-Key: slow\r\n"+bearer+length+"\r\n\r\n")
 			}
 		}
 	}
@@ -50,13 +56,7 @@ func TestStalledBodyCanBeSentAgain(t *testing.T) {
 	t.Parallel()
 	c := newBench(t).instance(t, func(cfg *server.Config) { cfg.BodyTimeout = 200 * time.Millisecond })
 	for _, begun := range []string{"Content-Length: 1000\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{"} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(patience))
-		fmt.Fprintf(conn, "POST /v1/payments HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo\r\nIdempotency-Key: stalled\r\n%s", begun)
+		conn := writes(t, c.url, "POST /v1/payments HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo\r\nIdempotency-Key: stalled\r\n"+begun)
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -80,15 +80,7 @@ func TestLongPaymentsAreNotCutOff(t *testing.T) {
 	})
 	var conns []net.Conn
 	for range 2 {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(patience))
-		fmt.Fprintf(conn, "POST /v1/payments HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo\r\nIdempotency-Key: long\r\nContent-Length: %d\r\n\r\n%s",
-			len(slowOrder), slowOrder)
-		conns = append(conns, conn)
+		conns = append(conns, writes(t, c.url, fmt.Sprintf("POST /v1/payments HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo\r\nIdempotency-Key: long\r\nContent-Length: %d\r\n\r\n%s", len(order), order)))
 	}
 	replayed := 0
 	for _, conn := range conns {
@@ -109,8 +101,6 @@ func TestLongPaymentsAreNotCutOff(t *testing.T) {
 		t.Errorf("%d of 2 answers are replays, want 1", replayed)
 	}
 }
-
-const slowOrder = `{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"slow"}`
 
 // A client that does not read its answer loses its connection, and the handler ends. A live page
 // may be silent for as long as it likes.
@@ -150,14 +140,7 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	go func() { defer close(served); _ = s.Serve(server.LimitWritesTo(l, limit)) }()
 	defer func() { _ = s.Close(); <-served }()
 	get := func(path string) net.Conn {
-		conn, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(patience))
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path)
-		return conn
+		return writes(t, l.Addr().String(), "GET "+path+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 	}
 
 	for _, path := range []string{"/much", "/own"} {

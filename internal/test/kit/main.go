@@ -41,8 +41,17 @@ func Fatal(t testing.TB, err error) {
 	}
 }
 
-// Root is the folder of the module, from that of a package of tests.
-const Root = "../.."
+// root is the folder of the module. The tests of a package run in the folder of the package.
+var root = sync.OnceValue(func() string {
+	dir, err := filepath.Abs(".")
+	for err == nil && dir != filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	panic("no folder above the tests has a go.mod")
+})
 
 // built are the programs that this process has asked for, and what became of that.
 var built = struct {
@@ -57,10 +66,7 @@ func Binary(t testing.TB, pkg string) string {
 	t.Helper()
 	built.mu.Lock()
 	defer built.mu.Unlock()
-	file, err := filepath.Abs(filepath.Join(Root, "bin", "tests", filepath.Base(pkg)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := filepath.Join(root(), "bin", "tests", filepath.Base(pkg))
 	race := raceEnabled && underDetector(t.Name())
 	if race {
 		file += "-race"
@@ -101,7 +107,7 @@ func build(pkg, file string, race bool) error {
 		args = append(args, "-race")
 	}
 	cmd := exec.Command("go", append(args, pkg)...)
-	cmd.Dir = Root
+	cmd.Dir = root()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
 	}
