@@ -1,7 +1,6 @@
 package testserver_test
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"strings"
@@ -24,47 +23,6 @@ func client(t *testing.T, url string) *redis.Client {
 	c := redis.NewClient(opts)
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-func TestRedis_ForgetsWithoutAppendOnlyFile(t *testing.T) {
-	t.Parallel()
-	for name, kept := range map[string]bool{"no": false, "yes": true} {
-		t.Run("appendonly "+name, func(t *testing.T) {
-			t.Parallel()
-			r := testserver.StartRedis(t, nil, testserver.WithRedisArgs("--appendonly", name, "--appendfsync", "always"))
-			c := client(t, r.URL())
-			if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
-				t.Fatalf("SET = %v", err)
-			}
-			r.Kill()
-			if err := c.Ping(t.Context()).Err(); err == nil {
-				t.Fatal("a killed server answers")
-			}
-			r.Restart()
-			got, err := r.Do("EXISTS", "k")
-			if err != nil || (got[0] == "1") != kept {
-				t.Fatalf("EXISTS after Restart = %v, %v, want kept %v", got, err, kept)
-			}
-		})
-	}
-}
-
-func TestRedis_PauseAndResume(t *testing.T) {
-	t.Parallel()
-	r := testserver.StartRedis(t)
-	c := client(t, r.URL())
-	r.Pause()
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if err := c.Set(ctx, "k", "v", 0).Err(); err == nil {
-		t.Fatal("SET on a paused server = nil")
-	}
-	r.Resume()
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Fatalf("PING after Resume = %v", err)
-	}
-	r.Stop()
-	r.Stop() // nothing to do
 }
 
 func TestSharedRedis_IsOneServer(t *testing.T) {

@@ -11,29 +11,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-func TestZooKeeper_ServesAndKeepsDataOverRestart(t *testing.T) {
-	t.Parallel()
-	z := testserver.StartZooKeeper(t)
-	if mode, err := z.Mode(); err != nil || mode != "standalone" {
-		t.Fatalf("Mode() = %q, %v, want standalone", mode, err)
-	}
-	conn := connect(t, 10*time.Second, z.Hosts()...)
-	if err := create(conn, "/kept"); err != nil {
-		t.Fatalf("Create = %v", err)
-	}
-	pid := z.PID()
-	z.Kill()
-	if _, err := z.Mode(); err == nil {
-		t.Fatal("a killed server answers")
-	}
-	z.Restart()
-	if z.PID() == pid {
-		t.Fatal("Restart kept the process")
-	}
-	fresh := connect(t, 10*time.Second, z.Hosts()...)
-	mustExist(t, fresh, "/kept", true)
-}
-
 func TestZooKeeper_ResumeAnswersWhatPauseDelayed(t *testing.T) {
 	t.Parallel()
 	z := testserver.StartZooKeeper(t)
