@@ -2,25 +2,23 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // freshDatabases make an empty database of each kind, and return its URL.
 var freshDatabases = map[string]func(*testing.T) string{
 	"sqlite":   sqliteFile,
-	"postgres": func(t *testing.T) string { t.Helper(); return databaseOn(t, testserver.SharedPostgres(t)) },
-	"mariadb":  func(t *testing.T) string { t.Helper(); return databaseOn(t, testserver.SharedMariaDB(t)+"mysql") },
-	"mysql":    func(t *testing.T) string { t.Helper(); return databaseOn(t, testserver.SharedMySQL(t)+"mysql") },
+	"postgres": func(t *testing.T) string { t.Helper(); return scratch.Empty(t, testserver.SharedPostgres(t)) },
+	"mariadb":  func(t *testing.T) string { t.Helper(); return scratch.Empty(t, testserver.SharedMariaDB(t)) },
+	"mysql":    func(t *testing.T) string { t.Helper(); return scratch.Empty(t, testserver.SharedMySQL(t)) },
 }
 
 // onEachDatabase runs a test on an empty database of each kind.
@@ -51,33 +49,10 @@ func sqliteFile(t *testing.T) string {
 	return "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
 }
 
-// databaseOn makes a database on a server. admin is the URL of another one there.
-func databaseOn(t *testing.T, admin string) string {
-	t.Helper()
-	name := fmt.Sprintf("payments_test_%x", rand.Uint64())
-	sqlExec(t, admin, "CREATE DATABASE "+name)
-	t.Cleanup(func() { sqlExec(t, admin, "DROP DATABASE "+name) })
-	u, err := url.Parse(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Path = "/" + name
-	return u.String()
-}
-
-func sqlOpen(t *testing.T, name string) *database.DB {
-	t.Helper()
-	db, err := database.Open(name, database.Options{Connections: 2, Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return db
-}
-
 // sqlExec runs statements in a database.
 func sqlExec(t *testing.T, name string, statements ...string) {
 	t.Helper()
-	db := sqlOpen(t, name)
+	db := scratch.Open(t, name)
 	defer db.Close()
 	for _, s := range statements {
 		if _, err := db.Write.Exec(s); err != nil {

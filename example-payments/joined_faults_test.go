@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -144,8 +145,7 @@ func TestPasswordsAreNotSaid(t *testing.T) {
 			s := testserver.StartPostgres(t)
 			sqlExec(t, s.URL(), "CREATE USER app PASSWORD '"+password+"'", "CREATE DATABASE payments OWNER app")
 			var rules string
-			db := sqlOpen(t, s.URL())
-			defer db.Close()
+			db := scratch.Open(t, s.URL())
 			if err := db.Write.QueryRow("SHOW hba_file").Scan(&rules); err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 				// Sessions of before may learn of it late, so they end when new ones know it.
 				sqlExec(t, s.URL()+"&default_transaction_read_only=off", fmt.Sprintf("ALTER SYSTEM SET default_transaction_read_only = %v", readOnly), "SELECT pg_reload_conf()")
 				for known := !readOnly; known != readOnly; {
-					db := sqlOpen(t, s.URL())
+					db := scratch.Open(t, s.URL())
 					if err := db.Write.QueryRow("SELECT current_setting('default_transaction_read_only') = 'on'").Scan(&known); err != nil {
 						t.Fatal(err)
 					}

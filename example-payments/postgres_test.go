@@ -2,6 +2,8 @@ package main
 
 import (
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
 )
 
 func TestPostgresWithoutSharedKeysServesOneInstance(t *testing.T) {
@@ -14,8 +16,7 @@ func TestPostgresWithoutSharedKeysServesOneInstance(t *testing.T) {
 	refused(t, "--database", database, "--token-store", "memory").WaitLog(t, "claimed by another instance")
 
 	// The first one loses its claim, and must not go on beside another.
-	db := sqlOpen(t, database)
-	defer db.Close()
+	db := scratch.Open(t, database)
 	var ended int
 	if err := db.Write.QueryRow(`SELECT count(pg_terminate_backend(l.pid)) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE l.locktype = 'advisory' AND a.datname = current_database()`).Scan(&ended); err != nil || ended != 1 {

@@ -3,13 +3,9 @@ package main
 import (
 	"database/sql"
 	"encoding/json"
-	"fmt"
 	"log/slog"
-	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -27,34 +23,12 @@ import (
 func onEachDatabase(t *testing.T, f func(t *testing.T, url string)) {
 	t.Helper()
 	for name, fresh := range map[string]func(*testing.T) string{
-		"PostgreSQL": func(t *testing.T) string { t.Helper(); return freshDatabase(t, testserver.SharedPostgres(t)) },
-		"MariaDB":    func(t *testing.T) string { t.Helper(); return freshDatabase(t, testserver.SharedMariaDB(t)+"mysql") },
+		"PostgreSQL": func(t *testing.T) string { t.Helper(); return scratch.Empty(t, testserver.SharedPostgres(t)) },
+		"MariaDB":    func(t *testing.T) string { t.Helper(); return scratch.Empty(t, testserver.SharedMariaDB(t)) },
 		"SQLite":     func(t *testing.T) string { t.Helper(); return "sqlite:" + filepath.Join(t.TempDir(), "x.db") },
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); f(t, fresh(t)) })
 	}
-}
-
-var freshDatabases atomic.Int64
-
-// freshDatabase makes a database on a server, and returns its URL. admin is that of another
-// database there.
-func freshDatabase(t *testing.T, admin string) string {
-	t.Helper()
-	db := opened(t, admin)
-	name := fmt.Sprintf("idemctl_%d_%d", os.Getpid(), freshDatabases.Add(1))
-	execSQL(t, db.Write, "CREATE DATABASE "+name)
-	drop := "DROP DATABASE " + name
-	if strings.HasPrefix(admin, "postgres:") {
-		drop += " WITH (FORCE)" // a pooler keeps its connections
-	}
-	t.Cleanup(func() { execSQL(t, opened(t, admin).Write, drop) })
-	u, err := url.Parse(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Path = "/" + name
-	return u.String()
 }
 
 func execSQL(t *testing.T, db *sql.DB, statement string) {
@@ -62,16 +36,6 @@ func execSQL(t *testing.T, db *sql.DB, statement string) {
 	if _, err := db.Exec(statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
-}
-
-func opened(t *testing.T, name string) *database.DB {
-	t.Helper()
-	db, err := database.Open(name, database.Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	return db
 }
 
 // migratedStore migrates by idemctl, and opens the store as a service does.
@@ -83,7 +47,7 @@ func migratedStore(t *testing.T, name string) *sqlstore.Store {
 			t.Fatalf("store migrate = %+v, want version 1", got)
 		}
 	}
-	db := opened(t, name)
+	db := scratch.Open(t, name)
 	s, err := sqlstore.New(t.Context(), db.Write, db.Dialect, append(db.StoreOptions(), sqlstore.WithLogger(slog.New(slog.DiscardHandler)))...)
 	if err != nil {
 		t.Fatal(err)
@@ -135,17 +99,9 @@ func TestDatabaseRecords(t *testing.T) {
 			r.Decisions[0].By != "alice" || r.Decisions[0].Reason != "in the ledger" {
 			t.Errorf("record show = %+v, %v, want alice's decision", got, err)
 		}
-	})
-}
-
-func TestDatabaseTokens(t *testing.T) {
-	t.Parallel()
-	onEachDatabase(t, func(t *testing.T, name string) {
-		s := migratedStore(t, name)
-		got := idemctl(t, map[string]string{"IDEMCTL_DATABASE": name}, "token", "issue", "--scope", "m", "--ttl", "1h")
-		token := idem.Key(strings.TrimSpace(got.stdout))
-		if rec := stateOf(t, s, token); got.code != 0 || rec.State != driver.StateIssued || rec.TokenExpires.Sub(rec.Created) != time.Hour {
-			t.Errorf("token issue = %+v, %+v, want an issued token", got, rec)
+		issued := idemctl(t, env, "token", "issue", "--scope", "m", "--ttl", "1h")
+		if rec := stateOf(t, s, idem.Key(strings.TrimSpace(issued.stdout))); issued.code != 0 || rec.State != driver.StateIssued || rec.TokenExpires.Sub(rec.Created) != time.Hour {
+			t.Errorf("token issue = %+v, %+v, want an issued token", issued, rec)
 		}
 	})
 }
@@ -194,7 +150,7 @@ func TestDatabaseDoctor(t *testing.T) {
 		got.wantFinding(t, "warn", "open-records", "1 unknown")
 		got.wantFinding(t, "warn", "record-domains", "")
 
-		db := opened(t, name)
+		db := scratch.Open(t, name)
 		execSQL(t, db.Write, "INSERT INTO idem_schema (version, applied) VALUES (99, 0)")
 		examine(t, env).wantFinding(t, "fail", "database-schema", "newer build")
 	})

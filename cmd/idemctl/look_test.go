@@ -5,13 +5,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // record show and list tell of the holder of an attempt, before and after it has gone.
@@ -22,33 +18,14 @@ func TestRecordTellsOfItsHolder(t *testing.T) {
 			t.Parallel()
 			store, server := openStore(t)
 			env := map[string]string{"IDEMCTL_REDIS": server.URL()}
-			var locker driver.Locker
+			locker := driver.Locker(nil)
 			if lock == "redis" {
-				client, err := redisstore.Connect(server.URL())
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { client.Close() })
-				l, err := redislock.New(t.Context(), client)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(l.Abandon)
-				locker = l
+				locker = redisLocker(t, server)
 			} else {
 				env = ensembleEnv(t, server.URL())
-				servers, chroot, err := zookeeper.ParseConnectString(env["IDEMCTL_ZOOKEEPER"])
-				if err != nil {
-					t.Fatal(err)
-				}
-				client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(client.Abandon)
-				locker = client.Locker()
+				locker = zooKeeperLocker(t, env)
 			}
-			lease := beginHeld(t, store, locker, "k")
+			lease := beginUnder(t, store, locker, "k")
 			process := "(process " + strconv.Itoa(os.Getpid()) + ")"
 			want := func(key string, alive bool, parts ...string) {
 				t.Helper()
@@ -87,23 +64,4 @@ func TestRecordOfLocksElsewhere(t *testing.T) {
 	if r.HolderAlive != nil || r.Settle == "" {
 		t.Errorf("JSON is %+v, want no word on whether the holder lives", r)
 	}
-}
-
-// beginHeld starts an attempt as an engine does: lock and record have one nonce.
-func beginHeld(t *testing.T, s driver.Store, l driver.Locker, key idem.Key) driver.Lease {
-	t.Helper()
-	id, nonce := idem.NewKeyID("m", key), driver.NewNonce()
-	lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: nonce})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := s.Begin(t.Context(), id, driver.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: nonce, Fingerprint: fp, KeyTTL: time.Hour})
-	if err != nil || !got.Begun {
-		t.Fatalf("Begin = %+v, %v", got, err)
-	}
-	return lease
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 func TestRecordShow(t *testing.T) {
@@ -189,7 +188,7 @@ func TestStoreAccept(t *testing.T) {
 	if got := idem("store", "accept"); got.code != 0 || !strings.Contains(got.stdout, "nothing was lost") {
 		t.Errorf("first use: exit code %d, %q %q", got.code, got.stdout, got.stderr)
 	}
-	wipe(t, server.URL())
+	wipe(t, server)
 	if got := idem("record", "show", "--scope", "m", "k"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "lost") ||
 		strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("record show on a wiped Redis: exit code %d, %q, want %d and that it was lost", got.code, got.stderr, cli.ExitFailed)
@@ -207,7 +206,7 @@ func TestStoreAccept(t *testing.T) {
 	other := testserver.StartRedis(t)
 	flags = append(flags, "--prefix", "team-b", "--redis", other.URL())
 	idem("store", "accept")
-	wipe(t, other.URL())
+	wipe(t, other)
 	got := idem("store", "accept")
 	whose := fmt.Sprintf(`the store with the prefix "team-b" in Redis %s, which its services remember in the znode %s/idem/redis/team-b`, strings.TrimPrefix(other.URL(), "redis://"), chroot)
 	if got.code != 0 || !strings.Contains(got.stderr, "accepting what was lost in "+whose) || !strings.Contains(got.stdout, "accepted the loss of 64 shards of "+whose) {
@@ -236,11 +235,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	for _, key := range []idem.Key{"a", "newer", "z"} {
 		begin(t, store, key)
 	}
-	client, err := redisstore.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := redisClient(t, server)
 	id := idem.NewKeyID("m", "newer")
 	keys, err := client.Keys(t.Context(), "*"+id.String()).Result()
 	if err != nil || len(keys) != 1 {

@@ -13,9 +13,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
@@ -261,36 +258,18 @@ func wantResolvedUnder(t *testing.T, env map[string]string, s driver.Store, l dr
 func TestResolveUnderRedisLock(t *testing.T) {
 	t.Parallel()
 	store, server := openStore(t)
-	client, err := redisstore.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	locker, err := redislock.New(t.Context(), client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer locker.Close(t.Context())
-	wantResolvedUnder(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, store, locker)
+	wantResolvedUnder(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, store, redisLocker(t, server))
 }
 
 func TestResolveUnderZooKeeperLock(t *testing.T) {
 	t.Parallel()
 	store, server := openStore(t)
 	env := ensembleEnv(t, server.URL())
-	servers, chroot, err := zookeeper.ParseConnectString(env["IDEMCTL_ZOOKEEPER"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close(t.Context())
-	wantResolvedUnder(t, env, store, client.Locker())
+	locker := zooKeeperLocker(t, env)
+	wantResolvedUnder(t, env, store, locker)
 
 	// Without ZooKeeper a pending attempt is left alone, an unknown one is not.
-	lease := beginUnder(t, store, client.Locker(), "pending")
+	lease := beginUnder(t, store, locker, "pending")
 	defer lease.ReleaseInBackground()
 	rec := stateOf(t, store, "pending")
 	for _, ensemble := range []string{"", "127.0.0.1:1"} {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -10,12 +9,15 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
@@ -43,12 +45,7 @@ func idemctl(t *testing.T, env map[string]string, args ...string) ran {
 func openStore(t *testing.T, opts ...redisstore.Option) (*redisstore.Store, *testserver.Redis) {
 	t.Helper()
 	server := testserver.StartRedis(t)
-	client, err := redisstore.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	store, err := redisstore.New(t.Context(), client, opts...)
+	store, err := redisstore.New(t.Context(), redisClient(t, server), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,14 +109,9 @@ func awaitAge(t *testing.T, s driver.Store, age time.Duration) {
 	}
 }
 
-func wipe(t *testing.T, url string) {
+func wipe(t *testing.T, server *testserver.Redis) {
 	t.Helper()
-	client, err := redisstore.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if err := client.FlushAll(context.Background()).Err(); err != nil {
+	if _, err := server.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -144,11 +136,11 @@ func stateOf(t *testing.T, s driver.Store, key idem.Key) driver.Record {
 	return rec
 }
 
-// beginUnder starts an attempt under a lease.
+// beginUnder starts an attempt under a lease, as an engine does: lock and record have one nonce.
 func beginUnder(t *testing.T, s driver.Store, l driver.Locker, key idem.Key) driver.Lease {
 	t.Helper()
-	id := idem.NewKeyID("m", key)
-	lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
+	id, nonce := idem.NewKeyID("m", key), driver.NewNonce()
+	lease, err := l.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: nonce})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,11 +148,48 @@ func beginUnder(t *testing.T, s driver.Store, l driver.Locker, key idem.Key) dri
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Begin(t.Context(), id, driver.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+	got, err := s.Begin(t.Context(), id, driver.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: nonce, Fingerprint: fp, KeyTTL: time.Hour})
 	if err != nil || !got.Begun {
 		t.Fatalf("Begin = %+v, %v", got, err)
 	}
 	return lease
+}
+
+// redisClient is a client of a server until the test ends.
+func redisClient(t *testing.T, server *testserver.Redis) goredis.UniversalClient {
+	t.Helper()
+	client, err := redisstore.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// redisLocker locks in a Redis.
+func redisLocker(t *testing.T, server *testserver.Redis) driver.Locker {
+	t.Helper()
+	l, err := redislock.New(t.Context(), redisClient(t, server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Abandon)
+	return l
+}
+
+// zooKeeperLocker locks in the ensemble of an environment.
+func zooKeeperLocker(t *testing.T, env map[string]string) driver.Locker {
+	t.Helper()
+	servers, chroot, err := zookeeper.ParseConnectString(env["IDEMCTL_ZOOKEEPER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Abandon)
+	return client.Locker()
 }
 
 // ensembleEnv names a chroot of the shared ZooKeeper, which has a short tick.

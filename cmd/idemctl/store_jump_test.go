@@ -20,12 +20,7 @@ func TestJumpIsAcceptedWithoutZooKeeper(t *testing.T) {
 	server := testserver.StartRedis(t, testserver.OnRedisMachine(testserver.NewMachine(t)))
 	open := func() *redisstore.Store {
 		t.Helper()
-		client, err := redisstore.Connect(server.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
-		store, err := redisstore.New(t.Context(), client, redisstore.WithLogger(slog.New(slog.DiscardHandler)))
+		store, err := redisstore.New(t.Context(), redisClient(t, server), redisstore.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			t.Fatal(err)
 		}

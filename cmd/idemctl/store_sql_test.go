@@ -6,13 +6,13 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -102,25 +102,6 @@ func TestMigrationTellsWhatItMade(t *testing.T) {
 	})
 }
 
-func TestMigrateAndGrantsRefuseWrongUse(t *testing.T) {
-	t.Parallel()
-	file := "sqlite:" + filepath.Join(t.TempDir(), "x.db")
-	for _, args := range [][]string{
-		{"store", "migrate"},
-		{"--database", file, "store", "migrate", "--from", "1"},
-		{"--database", file, "store", "migrate", "--print", "--from", "2"},
-		{"--database", file, "store", "migrate", "--lock-timeout", "0s"},
-		{"--database", "oracle://", "store", "migrate", "--print", "--from", "0"},
-		{"store", "grants", "--for", "service", "x"},
-		{"--database", file, "store", "grants", "x"},
-		{"--database", file, "store", "grants", "--for", "root", "x"},
-	} {
-		if got := idemctl(t, nil, args...); got.code != cli.ExitUsage || got.stdout != "" {
-			t.Errorf("%q = %+v, want exit code %d", args, got, cli.ExitUsage)
-		}
-	}
-}
-
 // as returns the URL of a database for a user of its own, who has the rights of a role, or none.
 func as(t *testing.T, name, role string) (user, asUser string) {
 	t.Helper()
@@ -128,7 +109,7 @@ func as(t *testing.T, name, role string) (user, asUser string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := opened(t, name)
+	admin := scratch.Open(t, name)
 	user = strings.TrimPrefix(u.Path, "/") + "_" + role
 	if u.Scheme == "mysql" {
 		execSQL(t, admin.Write, "CREATE USER "+user)
@@ -197,7 +178,7 @@ func TestCommandsWorkWithTheRightsOfTheirRole(t *testing.T) {
 
 func TestDoctorFindsAPooler(t *testing.T) {
 	t.Parallel()
-	name := freshDatabase(t, testserver.SharedPostgres(t))
+	name := scratch.Empty(t, testserver.SharedPostgres(t))
 	migratedStore(t, name)
 	examine(t, map[string]string{"IDEMCTL_DATABASE": name}).wantFinding(t, "ok", "database-pooler", "no pooler")
 	u, err := url.Parse(name)
@@ -213,12 +194,12 @@ func TestDoctorFindsAPooler(t *testing.T) {
 // Settings with which the server refuses some writes later fail at once, with what to set.
 func TestDoctorFindsSettingsThatRefuseRecords(t *testing.T) {
 	t.Parallel()
-	name := freshDatabase(t, testserver.SharedMariaDB(t)+"mysql")
+	name := scratch.Empty(t, testserver.SharedMariaDB(t))
 	migratedStore(t, name)
 	examine(t, map[string]string{"IDEMCTL_DATABASE": name + "?sql_mode=%27EMPTY_STRING_IS_NULL%27"}).wantFinding(t, "fail", "database-settings", "EMPTY_STRING_IS_NULL")
 
 	server := testserver.StartMariaDB(t, "--log-bin", "--binlog-format=STATEMENT")
-	name = freshDatabase(t, server.URL()+"mysql")
+	name = scratch.Empty(t, server.URL())
 	if got := idemctl(t, map[string]string{"IDEMCTL_DATABASE": name}, "store", "migrate"); got.code != 0 {
 		t.Fatalf("store migrate = %+v, want it done", got)
 	}

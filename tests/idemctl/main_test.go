@@ -1,5 +1,5 @@
-// Package idemctl runs idemctl as a shell does, on a live system: its locks, elections and queues, records and their
-// decisions, and doctor.
+// Package idemctl runs idemctl as a shell does, on a live system: its locks, elections and queues, and decisions on
+// records. Tests beside its code run the other commands, which end by themselves, in their own process.
 package idemctl
 
 import (

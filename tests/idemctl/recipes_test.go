@@ -2,7 +2,6 @@ package idemctl
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -39,29 +38,4 @@ func waitForPlaces(s *kit.System, path string, n int) {
 		return nil
 	})
 	conn.Close()
-}
-
-func TestHelpOfTheRecipesHasExamples(t *testing.T) {
-	t.Parallel()
-	r := kit.ZooKeeperOnly(t, nil)
-	for _, name := range []string{"lock", "semaphore", "elect", "queue", "queue offer", "queue peek", "queue poll", "queue len"} {
-		got := r.RunIdemctl(append(strings.Fields(name), "--help")...)
-		if got.Code != 0 || got.Stderr != "" || !strings.Contains(got.Stdout, "Examples:\n") || strings.Count(got.Stdout, " "+name+" ") < 2 {
-			t.Errorf("%s --help: exit code %d, %q, want examples in:\n%s", name, got.Code, got.Stderr, got.Stdout)
-		}
-	}
-}
-
-func TestCompletion(t *testing.T) {
-	t.Parallel()
-	r := kit.ZooKeeperOnly(t, nil)
-	got := r.RunIdemctl("completion", "bash")
-	check := exec.Command("bash", "-n")
-	check.Stdin = strings.NewReader(got.Stdout)
-	if out, err := check.CombinedOutput(); err != nil || got.Code != 0 || !strings.Contains(got.Stdout, "idemctl") {
-		t.Errorf("completion bash: exit code %d, %q; bash -n says %v, %s", got.Code, got.Stderr, err, out)
-	}
-	if got := r.RunIdemctl("__complete", "queue", "p"); got.Code != 0 || !strings.Contains(got.Stdout, "peek") || !strings.Contains(got.Stdout, "poll") {
-		t.Errorf("completion of \"queue p\" = %q, exit code %d, want peek and poll", got.Stdout, got.Code)
-	}
 }

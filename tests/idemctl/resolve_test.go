@@ -43,29 +43,6 @@ func record(t *testing.T, s *kit.System, key string) kit.RecordLine {
 	return rows[0]
 }
 
-// The victim has paid and is killed. While nobody has looked, its record is
-// pending, and its lock stands for as long as its session: an operator waits for
-// that as everybody does. What he then says, every retry gets.
-func TestIdemctlResolvesAsApplied(t *testing.T) {
-	s, v, other := kit.SystemWithVictim(t, kit.WithFlags("--resolver", "none"))
-	all := v.StartPaymentsUpTo(t, "applied", "at=after-ledger")
-	v.Kill(t)
-	kit.ForEachPayment(t, all, func(t *testing.T, r kit.RunningPayment) {
-		c := other.Client(r.Via)
-		want := kit.WantOnePayment(t, c, r.Key)
-		file := kit.AnswerFor(t, r.Via, want)
-		resolveOnceUnlocked(s, r.Key, "--applied", file)
-		kit.WantReplay(t, "retry", c.PayWithRetries(r.Key, kit.Amount, r.Key), want)
-		if got := record(t, s, r.Key); got.State != "completed" || got.Attempt != 1 {
-			t.Errorf("record = %+v, want it completed", got)
-		}
-		if out, code := resolve(s, r.Key, "--applied", file); code != 75 || out != "" {
-			t.Errorf("again: %q, exit code %d, want 75", out, code)
-		}
-		kit.WantOnePayment(t, c, r.Key)
-	})
-}
-
 // Where the services leave durable markers, the decision changes the marker, too:
 // it stands when Redis has lost all that it knew.
 func TestIdemctlResolvesWithDurableMarkers(t *testing.T) {
@@ -84,24 +61,6 @@ func TestIdemctlResolvesWithDurableMarkers(t *testing.T) {
 	s.FlushRedis(t)
 	kit.WantRefusal(t, "retry after the loss", c.PayWithRetries(key, kit.Amount, key), "result-unavailable")
 	kit.WantOnePayment(t, c, key)
-}
-
-// The victim is killed before it has paid, and a retry has learned that nobody
-// knows. Then it may run again.
-func TestIdemctlResolvesAsNotApplied(t *testing.T) {
-	s, v, other := kit.SystemWithVictim(t, kit.WithFlags("--resolver", "none"))
-	all := v.StartPaymentsUpTo(t, "not-applied", "at=before-ledger")
-	v.Kill(t)
-	kit.ForEachPayment(t, all, func(t *testing.T, r kit.RunningPayment) {
-		c := other.Client(r.Via)
-		kit.WantRefusal(t, "retry", c.PayWithRetries(r.Key, kit.Amount, r.Key), "outcome-unknown")
-		kit.WantNoPayment(t, c, r.Key)
-		resolveOnceUnlocked(s, r.Key, "--not-applied", "--reason", "the ledger has nothing, and the process is dead")
-		a := kit.WantPaidOnce(t, "retry after the decision", c, r.Key)
-		if got := record(t, s, r.Key); a.Replayed || got.State != "completed" || got.Attempt != 2 {
-			t.Errorf("retry = %v, record %+v, want a second attempt", a, got)
-		}
-	})
 }
 
 // A refusal can be the outcome, too; over gRPC it is a code and a text.

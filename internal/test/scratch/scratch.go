@@ -14,6 +14,17 @@ import (
 // the database after the test.
 func Database(t testing.TB, server string) (string, *database.DB) {
 	t.Helper()
+	name := Empty(t, server)
+	db := Open(t, name)
+	if err := sqlstore.Migrate(t.Context(), db.Write, db.Dialect); err != nil {
+		t.Fatal(err)
+	}
+	return name, db
+}
+
+// Empty is Database without the tables.
+func Empty(t testing.TB, server string) string {
+	t.Helper()
 	u, err := url.Parse(server)
 	if err != nil {
 		t.Fatal(err)
@@ -36,17 +47,13 @@ func Database(t testing.TB, server string) (string, *database.DB) {
 		t.Fatal(err)
 	}
 	u.Path = "/" + name
-	db := Open(t, u.String())
-	if err := sqlstore.Migrate(t.Context(), db.Write, db.Dialect); err != nil {
-		t.Fatal(err)
-	}
-	return u.String(), db
+	return u.String()
 }
 
-// Open opens a database by its URL until the test ends.
+// Open opens a database by its URL until the test ends. The file of SQLite is made if there is none.
 func Open(t testing.TB, name string) *database.DB {
 	t.Helper()
-	db, err := database.Open(name, database.Options{})
+	db, err := database.Open(name, database.Options{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
