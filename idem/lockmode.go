@@ -370,7 +370,7 @@ func (m *lockMode) inDoubt(ctx context.Context, run *lockRun, cause error) (*Res
 	switch {
 	case err != nil:
 		return run.tell(outcomeInDoubt, false) // the next request asks the resolver
-	case f.again && classify(run.Transport, run.response.Status, false) == outcomeNoEffect:
+	case f.again && classify(run.Transport, r.Policy, run.response.Status, false) == outcomeNoEffect:
 		return run.tell(outcomeNoEffect, true) // the resolver says the same
 	case f.again:
 		return run.tell(outcomeInDoubt, true)

@@ -44,10 +44,8 @@ func (run *run) outcome() outcome {
 		return outcomeNoEffect
 	case run.cut:
 		return classifyCut(run.Transport, status)
-	case run.Transport != TransportDirect && slices.Contains(run.Policy.StatusesInDoubt, status):
-		return outcomeInDoubt
 	}
-	return classify(run.Transport, status, x.gated.Load())
+	return classify(run.Transport, run.Policy, status, x.gated.Load())
 }
 
 // decide makes the settlement of an outcome. A completed one has a response. That of an outcome
@@ -211,10 +209,14 @@ const (
 	outcomeNoEffect                 // nothing happened, and a repeat runs afresh
 )
 
-// classify reads the result of a handler. gated says that the attempt passed the gate before
+// classify reads the result of a handler. First come the statuses that the policy of the route names, then
+// the tables of all routes. gated says that the attempt passed the gate before
 // an irreversible send ([CheckOwner] or [DownstreamKey]). Statuses for "not admitted" may
 // then come from further down, so the outcome is in doubt.
-func classify(t Transport, status int, gated bool) outcome {
+func classify(t Transport, p *Policy, status int, gated bool) outcome {
+	if t != TransportDirect && slices.Contains(p.StatusesInDoubt, status) {
+		return outcomeInDoubt
+	}
 	o := outcomeCompleted
 	switch t {
 	case TransportHTTP:
