@@ -19,6 +19,10 @@ import (
 // within a second. So every shorter request saves a round trip.
 const Young = time.Second
 
+// refusalPause is the pause before a read or a delete that the servers refused is sent again. They
+// refuse for a reason that an operator mends, such as an ACL.
+const refusalPause = time.Second
+
 // Release implements [driver.Lease].
 func (l *Lease) Release(ctx context.Context) error {
 	l.release(false)
@@ -127,7 +131,7 @@ func (t *Table) remove(rm removal) error {
 	refused := func(err error) {
 		t.Client.Log.Error("zookeeper: lock cannot be removed, trying again", "path", rm.path, "error", err)
 		select {
-		case <-time.After(time.Second):
+		case <-time.After(refusalPause):
 		case <-t.Session.Status.Over():
 		}
 	}
