@@ -33,7 +33,8 @@ MUTANT_FLAGS ?=
 CHANGES_FLAGS ?=
 
 # What make load measures.
-C        ?= 1,64,256
+C        ?= 1,8,64,256
+DELAY    ?= 0s
 CASES    ?=
 ENSEMBLE ?= 3
 WINDOW   ?= 2s
@@ -79,7 +80,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m KEEP=20 RUNS=20 RUN=60s CONFIG=joined SEEDS=1000 FROM=1 narrow them down."
-	@echo "  C=64 CASES=plain,idemkeeper-zookeeper ENSEMBLE=1 WINDOW=2s RECORDS=0 PROFILE=bin/service.pprof PLOT=file.svg do so for make load."
+	@echo "  DELAY=1ms C=64 CASES=plain,idemkeeper-zookeeper ENSEMBLE=1 WINDOW=2s RECORDS=0 PROFILE=bin/service.pprof PLOT=file.svg do so for make load."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://…, IDEMKEEPER_TEST_POSTGRES=postgres://…, IDEMKEEPER_TEST_MARIADB=mysql://… and IDEMKEEPER_TEST_MYSQL=mysql://… name servers to use."
 	@echo "  IDEMKEEPER_TEST_MARIADB_ROOT=/path/.matrix/trixie and IDEMKEEPER_TEST_MYSQL_ROOT=/path/.matrix/sid name those that make matrix has unpacked, to start."
 
@@ -101,7 +102,7 @@ bench: servers ## measure it beside its peers: tables, and lines "RATIO name val
 .PHONY: load
 load: servers ## measure one Gin route under load beside its peers: a table, and lines "RATIO name value goal verdict"
 	@mkdir -p bin
-	@cd bench/load && $(GO) test -count=1 -timeout 0 -run '^TestLoad$$' -args -connections '$(C)' -cases '$(CASES)' \
+	@cd bench/load && $(GO) test -count=1 -timeout 0 -run '^TestLoad$$' -args -connections '$(C)' -cases '$(CASES)' -delay '$(DELAY)' \
 		-ensemble $(ENSEMBLE) -rounds $(ROUNDS) -warmup 500ms -window $(WINDOW) -keys 10000 -records $(RECORDS) \
 		-json $(CURDIR)/bin/load.json -plot '$(abspath $(PLOT))' -profile '$(if $(PROFILE),$(abspath $(PROFILE)))'
 

@@ -101,10 +101,29 @@ func selectCases(s Settings) ([]testCase, error) {
 		}
 		selected = append(selected, c)
 	}
+	if s.Delay > 0 {
+		selected = withTrip(selected)
+	}
 	if len(selected) == 0 {
 		return nil, fmt.Errorf("the settings leave no case of %s", strings.Join(s.Cases, ", "))
 	}
 	return selected, nil
+}
+
+// withTrip adds one GET at one connection, the unit of the column with trips.
+func withTrip(selected []testCase) []testCase {
+	for i := range selected {
+		if c := &selected[i]; c.name == get {
+			if !slices.Contains(c.connections, 1) {
+				c.connections = append(c.connections, 1)
+			}
+			return selected
+		}
+	}
+	i := slices.IndexFunc(cases, func(c testCase) bool { return c.name == get })
+	trip := cases[i]
+	trip.connections = []int{1}
+	return append(selected, trip)
 }
 
 // caseNamed returns the row of the table.

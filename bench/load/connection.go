@@ -27,10 +27,12 @@ func (l *load) connection(ctx context.Context) error {
 	req.SetBodyString(order)
 
 	var latencies []time.Duration
+	var answered time.Time
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.latencies = append(l.latencies, latencies...)
+		l.answered = answered
 	}()
 	for {
 		number, ok := l.next(ctx)
@@ -40,7 +42,8 @@ func (l *load) connection(ctx context.Context) error {
 		req.Header.Set(keyHeader, fmt.Sprintf("%s%020d", l.prefix, number))
 		start := time.Now()
 		err := l.client.Do(req, resp)
-		took := time.Since(start)
+		answered = time.Now()
+		took := answered.Sub(start)
 		if l.Keys == storm {
 			l.stormed.Done()
 		}
@@ -74,6 +77,9 @@ func (l *load) next(ctx context.Context) (number int64, ok bool) {
 	number = l.taken.Add(1) - 1
 	if l.First {
 		return number, number < int64(l.Number)
+	}
+	if l.Single {
+		return number, number == 0
 	}
 	if l.Keys == repeated {
 		number %= int64(l.Number)
@@ -109,7 +115,7 @@ type reading struct {
 	at                        time.Time
 	sent                      int64
 	service, zooKeeper, redis time.Duration
-	generator, all            time.Duration // of the generator, and of everything on the machine
+	load, all                 time.Duration // of generator and proxy, and of everything on the machine
 	figures                   serviceFigures
 	zxid                      int64 // of ZooKeeper's last transaction
 }
@@ -132,7 +138,7 @@ func (l *load) reading(ctx context.Context) (r reading, err error) {
 			return reading{}, err
 		}
 	}
-	if r.generator, err = processorTime([]int{os.Getpid()}); err != nil {
+	if r.load, err = processorTime(append([]int{os.Getpid()}, l.Processes.Proxy...)); err != nil {
 		return reading{}, err
 	}
 	if r.all, err = busyTime(); err != nil {
@@ -169,9 +175,12 @@ func (r reading) since(begin reading) Window {
 		Writes:      float64(r.zxid-begin.zxid) / requests,
 	}
 	w.Processor = w.Service + w.ZooKeeper + w.Redis
-	ours := func(r reading) time.Duration { return r.service + r.zooKeeper + r.redis + r.generator }
+	ours := func(r reading) time.Duration { return r.service + r.zooKeeper + r.redis + r.load }
 	others := (r.all - begin.all) - (ours(r) - ours(begin))
-	w.Others = max(0, others.Seconds()/r.at.Sub(begin.at).Seconds()/float64(runtime.NumCPU()))
+	share := func(d time.Duration) float64 {
+		return max(0, d.Seconds()/r.at.Sub(begin.at).Seconds()/float64(runtime.NumCPU()))
+	}
+	w.Busy, w.Others = share(r.all-begin.all), share(others)
 	return w
 }
 

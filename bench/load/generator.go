@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// job is one window of load, or the first requests of the keys that will be repeated.
+// job is one window of load, or the first requests of the keys that will be repeated, or a single request.
 type job struct {
 	Service     serviceReady
 	Connections int
@@ -24,6 +24,7 @@ type job struct {
 	Prefix      string // of the repeated keys, 16 characters
 	Number      int    // of the repeated keys
 	First       bool   // each of the repeated keys once, and no window
+	Single      bool   // one request, and no window
 	Warmup      time.Duration
 	Window      time.Duration
 	Processes   processes
@@ -32,13 +33,14 @@ type job struct {
 
 // processes are those of a case, by their IDs.
 type processes struct {
-	Service, ZooKeeper, Redis []int
+	Service, ZooKeeper, Redis, Proxy []int
 }
 
 // jobResult is the generator's answer to a job.
 type jobResult struct {
-	Window Window
-	Error  string
+	Window   Window
+	Answered time.Time // when the last request was
+	Error    string
 }
 
 // Window is what was measured in one window, or the medians of several.
@@ -54,14 +56,15 @@ type Window struct {
 	Bytes       float64 `json:"allocated_bytes"`
 	Writes      float64 `json:"zookeeper_transactions"`  // of ZooKeeper, per request
 	LocksPerKey float64 `json:"locks_per_key,omitempty"` // in a storm
-	Others      float64 `json:"others"`                  // share of the processors that all other processes used
+	Busy        float64 `json:"busy"`                    // share of the processors that everything together used
+	Others      float64 `json:"others"`                  // share that all other processes used
 }
 
 // figures lists the fields, for medians.
 func (w *Window) figures() []*float64 {
 	return []*float64{
 		&w.Rate, &w.P50, &w.P99, &w.Service, &w.ZooKeeper, &w.Redis, &w.Processor,
-		&w.Allocations, &w.Bytes, &w.Writes, &w.LocksPerKey, &w.Others,
+		&w.Allocations, &w.Bytes, &w.Writes, &w.LocksPerKey, &w.Busy, &w.Others,
 	}
 }
 
@@ -74,8 +77,9 @@ func generate(ctx context.Context, in *json.Decoder, out *json.Encoder) error {
 		} else if err != nil {
 			return err
 		}
-		window, err := newLoad(j).run(ctx)
-		result := jobResult{Window: window}
+		l := newLoad(j)
+		window, err := l.run(ctx)
+		result := jobResult{Window: window, Answered: l.answered}
 		if err != nil {
 			result.Error = err.Error()
 		}
@@ -100,6 +104,7 @@ type load struct {
 
 	mu        sync.Mutex
 	latencies []time.Duration // within the window
+	answered  time.Time
 }
 
 func newLoad(j job) *load {
@@ -130,7 +135,7 @@ func (l *load) run(ctx context.Context) (Window, error) {
 		group.Go(func() error { return l.storm(ctx) })
 	}
 	var w Window
-	if !l.First {
+	if !l.First && !l.Single {
 		group.Go(func() error {
 			defer close(l.stop)
 			var err error

@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 var (
 	connections = flag.String("connections", "1,8", "numbers of connections")
 	caseNames   = flag.String("cases", "", "cases to measure, all by default")
+	delay       = flag.Duration("delay", 0, "of the network, in each direction")
 	ensemble    = flag.Int("ensemble", 3, "members of the ensemble, 1 for no ensemble")
 	rounds      = flag.Int("rounds", 1, "how often every case is measured")
 	warmup      = flag.Duration("warmup", 50*time.Millisecond, "before each window")
@@ -42,7 +43,7 @@ var (
 func settings(t *testing.T) Settings {
 	t.Helper()
 	s := Settings{
-		Ensemble: *ensemble, Rounds: *rounds, Warmup: *warmup, Window: *window,
+		Delay: *delay, Ensemble: *ensemble, Rounds: *rounds, Warmup: *warmup, Window: *window,
 		Keys: *keyCount, Records: *recordCount, Profile: *profile,
 	}
 	for field := range strings.SplitSeq(*connections, ",") {
@@ -101,6 +102,30 @@ func TestLoad(t *testing.T) {
 		if info, err := os.Stat(s.Profile); err != nil || info.Size() == 0 {
 			t.Errorf("profile: %v, want a file that is not empty", err)
 		}
+	}
+}
+
+// TestLoadOverANetwork wants trips that anybody can count in the flows.
+func TestLoadOverANetwork(t *testing.T) {
+	result, err := Measure(t.Context(), t, Settings{
+		Connections: []int{4}, Delay: time.Millisecond, Cases: []string{bare, redisLock}, Ensemble: 1,
+		Rounds: 1, Warmup: 10 * time.Millisecond, Window: 20 * time.Millisecond, Keys: 10,
+	}, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report bytes.Buffer
+	result.Print(&report)
+	for _, want := range []struct {
+		name               string
+		connections, trips int
+	}{{bare, 4, 0}, {redisLock, 4, 4}, {get, 1, 1}} {
+		if c := result.find(want.name, want.connections); c == nil || c.Trips != want.trips {
+			t.Errorf("%s with %d connections was measured as %+v, want %d trips:\n%s", want.name, want.connections, c, want.trips, &report)
+		}
+	}
+	if trip := result.find(get, 1).Median.P50; trip < 2000 {
+		t.Errorf("p50 of one GET = %v µs, want at least twice the delay", trip)
 	}
 }
 
@@ -166,7 +191,7 @@ func checkSVG(t *testing.T, svg string) {
 func sample() *Result {
 	r := &Result{Machine: "some <machine>", Settings: Settings{Connections: []int{64}, Rounds: 2}, Records: &Records{Number: 10, Bytes: 500, Body: 100}}
 	add := func(name string, connections int, rounds ...Window) {
-		r.Cases = append(r.Cases, CaseResult{name, connections, medianOf(rounds), rounds})
+		r.Cases = append(r.Cases, CaseResult{Case: name, Connections: connections, Median: medianOf(rounds), Rounds: rounds})
 	}
 	add(idemZooKeeper, 64, Window{Rate: 100, Processor: 70, Service: 50, Redis: 20, Others: 0.5}, Window{Rate: 200, Processor: 80, Service: 60, Redis: 20, Others: 0.25})
 	add(redisLock, 64, Window{Rate: 200, Processor: 30, Service: 30, Others: 0.25}, Window{Rate: 100, Processor: 30, Service: 30})

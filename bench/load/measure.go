@@ -3,25 +3,21 @@ package load
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // Settings choose what is measured, and for how long.
 type Settings struct {
 	Connections []int         `json:"connections"`
+	Delay       time.Duration `json:"delay_ns"` // of the network, in each direction. 0 for no proxy
 	Cases       []string      `json:"cases"`    // none is all
 	Ensemble    int           `json:"ensemble"` // its members. Below 2 the cases of the ensemble are left out
 	Rounds      int           `json:"rounds"`
@@ -45,6 +41,7 @@ type Result struct {
 type CaseResult struct {
 	Case        string   `json:"case"`
 	Connections int      `json:"connections"`
+	Trips       int      `json:"trips"` // on the critical path, with a delay only. See trips
 	Median      Window   `json:"median"`
 	Rounds      []Window `json:"rounds"`
 }
@@ -65,6 +62,7 @@ type measurement struct {
 	tb        testing.TB // owns the servers
 	log       io.Writer
 	generator *process
+	proxy     *proxied // nil without a delay
 	running   []*runningCase
 	result    *Result
 
@@ -80,19 +78,10 @@ type runningCase struct {
 	ready   serviceReady
 	redis   *redisServer
 	pids    processes
+	trips   int
 	asked   string // a ZooKeeper server that tells how many transactions there were, or ""
 	prefix  string // of its keys in Redis
 	keys    string // prefix of the repeated keys
-}
-
-type redisServer struct {
-	*testserver.Redis
-	client goredis.UniversalClient
-}
-
-type zooKeeperServers struct {
-	hosts []string
-	pids  []int
 }
 
 // Measure starts the servers, which the clean-up of tb ends, and measures all cases. It
@@ -121,6 +110,11 @@ func Measure(ctx context.Context, tb testing.TB, s Settings, log io.Writer) (_ *
 	}()
 	if m.generator, err = startProcess(ctx, roleGenerator); err != nil {
 		return nil, err
+	}
+	if s.Delay > 0 {
+		if m.proxy, err = startProxy(ctx, s.Delay); err != nil {
+			return nil, err
+		}
 	}
 	for _, c := range selected {
 		if err := m.start(ctx, c); err != nil {
@@ -153,6 +147,9 @@ func (m *measurement) close() error {
 	if m.generator != nil {
 		all = errors.Join(all, m.generator.close())
 	}
+	if m.proxy != nil {
+		all = errors.Join(all, m.proxy.process.close())
+	}
 	return all
 }
 
@@ -167,7 +164,10 @@ func (m *measurement) start(ctx context.Context, c testCase) error {
 		if r.redis, err = m.redisFor(c); err != nil {
 			return err
 		}
-		config.Redis, r.pids.Redis = r.redis.URL(), []int{r.redis.PID()}
+		if config.Redis, err = m.proxy.url(r.redis.URL()); err != nil {
+			return err
+		}
+		r.pids.Redis = []int{r.redis.PID()}
 	}
 	if c.postgres {
 		var err error
@@ -177,7 +177,14 @@ func (m *measurement) start(ctx context.Context, c testCase) error {
 	}
 	if c.zooKeeper {
 		servers := m.zooKeeperFor(c)
-		config.ZooKeeper, r.pids.ZooKeeper, r.asked = servers.hosts, servers.pids, servers.hosts[0]
+		for _, host := range servers.hosts {
+			address, err := m.proxy.address(host)
+			if err != nil {
+				return err
+			}
+			config.ZooKeeper = append(config.ZooKeeper, address)
+		}
+		r.pids.ZooKeeper, r.asked = servers.pids, servers.hosts[0]
 	}
 	var err error
 	if r.service, err = startProcess(ctx, roleService); err != nil {
@@ -185,6 +192,9 @@ func (m *measurement) start(ctx context.Context, c testCase) error {
 	}
 	m.running = append(m.running, r)
 	r.pids.Service = []int{r.service.pid()}
+	if m.proxy != nil {
+		r.pids.Proxy = []int{m.proxy.process.pid()}
+	}
 	if err := r.service.ask(config, &r.ready); err != nil {
 		return err
 	}
@@ -193,6 +203,11 @@ func (m *measurement) start(ctx context.Context, c testCase) error {
 	}
 	if c.keys == repeated || c.full {
 		if _, err := m.do(r, job{Keys: repeated, First: true, Connections: stormClients}); err != nil {
+			return err
+		}
+	}
+	if m.proxy != nil {
+		if r.trips, err = m.countTrips(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -211,62 +226,6 @@ func (m *measurement) fill(ctx context.Context, r *runningCase) error {
 	fmt.Fprintf(m.log, "wrote %d records in %v\n", m.Records, time.Since(begin).Round(time.Second))
 	m.result.Records = &records
 	return nil
-}
-
-func (m *measurement) redisFor(c testCase) (*redisServer, error) {
-	which := &m.redis
-	if c.full {
-		which = &m.fullRedis
-	}
-	if *which != nil {
-		return *which, nil
-	}
-	server := testserver.StartRedis(m.tb)
-	client, err := redisstore.Connect(server.URL())
-	if err != nil {
-		return nil, err
-	}
-	m.tb.Cleanup(func() { _ = client.Close() })
-	*which = &redisServer{server, client}
-	return *which, nil
-}
-
-// databaseFor makes a database for a case, and returns its URL.
-func (m *measurement) databaseFor(ctx context.Context, c testCase) (string, error) {
-	if m.postgres == nil {
-		m.postgres = testserver.StartPostgres(m.tb)
-	}
-	u, err := url.Parse(m.postgres.URL())
-	if err != nil {
-		return "", err
-	}
-	db, err := sql.Open("pgx", u.String())
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = db.Close() }()
-	u.Path = c.name
-	_, err = db.ExecContext(ctx, fmt.Sprintf("CREATE DATABASE %q", c.name))
-	return u.String(), err
-}
-
-func (m *measurement) zooKeeperFor(c testCase) *zooKeeperServers {
-	options := []testserver.ZooKeeperOption{testserver.AsInProduction(), testserver.WithTickTime(tickTime)}
-	switch {
-	case c.ensemble && m.ensemble == nil:
-		started := testserver.StartEnsemble(m.tb, m.Ensemble, options...)
-		m.ensemble = &zooKeeperServers{hosts: started.Hosts()}
-		for _, member := range started.Members() {
-			m.ensemble.pids = append(m.ensemble.pids, member.PID())
-		}
-	case !c.ensemble && m.zooKeeper == nil:
-		started := testserver.StartZooKeeper(m.tb, options...)
-		m.zooKeeper = &zooKeeperServers{hosts: started.Hosts(), pids: []int{started.PID()}}
-	}
-	if c.ensemble {
-		return m.ensemble
-	}
-	return m.zooKeeper
 }
 
 // rounds measures every case in each round. The first round does not count.
@@ -304,7 +263,7 @@ func (m *measurement) turns(ctx context.Context, round, connections int) error {
 		if !slices.Contains(r.connections, connections) {
 			continue
 		}
-		w, err := m.do(r, job{Keys: r.testCase.keys, Connections: connections, Warmup: m.Warmup, Window: m.Window})
+		result, err := m.do(r, job{Keys: r.testCase.keys, Connections: connections, Warmup: m.Warmup, Window: m.Window})
 		if err != nil {
 			return fmt.Errorf("%s with %d connections: %w", r.name, connections, err)
 		}
@@ -314,28 +273,28 @@ func (m *measurement) turns(ctx context.Context, round, connections int) error {
 			}
 		}
 		if round > 0 {
-			m.add(r.name, connections, w)
+			m.add(r, connections, result.Window)
 		}
 	}
 	return nil
 }
 
-func (m *measurement) do(r *runningCase, j job) (Window, error) {
+func (m *measurement) do(r *runningCase, j job) (jobResult, error) {
 	j.Service, j.Processes, j.ZooKeeper, j.Prefix, j.Number = r.ready, r.pids, r.asked, r.keys, m.Keys
 	var result jobResult
 	if err := m.generator.ask(j, &result); err != nil {
-		return Window{}, fmt.Errorf("generator: %w", err)
+		return jobResult{}, fmt.Errorf("generator: %w", err)
 	}
 	if result.Error != "" {
-		return Window{}, errors.New(result.Error)
+		return jobResult{}, errors.New(result.Error)
 	}
-	return result.Window, nil
+	return result, nil
 }
 
-func (m *measurement) add(name string, connections int, w Window) {
-	c := m.result.find(name, connections)
+func (m *measurement) add(r *runningCase, connections int, w Window) {
+	c := m.result.find(r.name, connections)
 	if c == nil {
-		m.result.Cases = append(m.result.Cases, CaseResult{Case: name, Connections: connections})
+		m.result.Cases = append(m.result.Cases, CaseResult{Case: r.name, Connections: connections, Trips: r.trips})
 		c = &m.result.Cases[len(m.result.Cases)-1]
 	}
 	c.Rounds = append(c.Rounds, w)

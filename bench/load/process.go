@@ -18,9 +18,10 @@ const roleVariable = "IDEMKEEPER_LOAD_ROLE"
 const (
 	roleService   = "service"
 	roleGenerator = "generator"
+	roleProxy     = "proxy"
 )
 
-// Child does the work of a service or of the generator, if the process was started as
+// Child does the work of a service, of the generator or of the proxy, if the process was started as
 // one. The binary calls it first, and ends with the code if the result is true.
 func Child() (child bool, code int) {
 	role := os.Getenv(roleVariable)
@@ -45,6 +46,8 @@ func runChild(role string) error {
 		return serve(ctx, config, in, out)
 	case roleGenerator:
 		return generate(ctx, in, out)
+	case roleProxy:
+		return serveProxy(ctx, in, out)
 	default:
 		return fmt.Errorf("there is no role %q", role)
 	}

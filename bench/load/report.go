@@ -10,7 +10,7 @@ import (
 
 // Print writes the tables, in Markdown, and the RATIO lines.
 func (r *Result) Print(out io.Writer) {
-	fmt.Fprintf(out, "\n%s. Medians of %d rounds, windows of %v.\n\n", r.Machine, r.Settings.Rounds, r.Settings.Window)
+	fmt.Fprintf(out, "\n%s. %s. Medians of %d rounds, windows of %v.\n\n", r.Machine, r.network(), r.Settings.Rounds, r.Settings.Window)
 	r.printCases(out)
 	var others []float64
 	for _, c := range r.Cases {
@@ -30,21 +30,60 @@ func (r *Result) Print(out io.Writer) {
 }
 
 func (r *Result) printCases(out io.Writer) {
-	const row = "| %-29s | %4s | %7s | %7s | %9s | %7s | %7s | %8s | %8s | %6s | %7s | %6s |\n"
-	fmt.Fprintf(out, row, "case", "conn", "service", "ZooK.", "Redis", "sum, µs", "req/s", "p50, µs", "p99, µs", "allocs", "bytes", "writes")
-	fmt.Fprintf(out, row, "---", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:")
+	const row = "| %-29s | %4s | %5s | %10s | %8s | %8s | %7s | %5s | %7s | %7s | %7s | %7s | %6s | %7s | %6s |\n"
+	fmt.Fprintf(out, row, "case", "conn", "trips", "p50, trips", "p50, µs", "p99, µs", "req/s", "busy", "service", "ZooK.", "Redis", "sum, µs", "allocs", "bytes", "writes")
+	fmt.Fprintf(out, row, "---", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:")
 	for _, c := range cases {
 		for i := range r.Cases {
-			if r.Cases[i].Case != c.name {
+			measured := &r.Cases[i]
+			if measured.Case != c.name {
 				continue
 			}
-			w := r.Cases[i].Median
-			fmt.Fprintf(out, row, c.name, fmt.Sprint(r.Cases[i].Connections),
+			w := measured.Median
+			fmt.Fprintf(out, row, c.name, fmt.Sprint(measured.Connections), r.trips(measured), r.inTrips(w.P50),
+				whole(w.P50), whole(w.P99), whole(w.Rate), busy(w.Busy),
 				tenths(w.Service), tenths(w.ZooKeeper), tenths(w.Redis), tenths(w.Processor),
-				whole(w.Rate), whole(w.P50), whole(w.P99), whole(w.Allocations), whole(w.Bytes), hundredths(w.Writes))
+				whole(w.Allocations), whole(w.Bytes), hundredths(w.Writes))
 		}
 	}
 	fmt.Fprintln(out)
+}
+
+func (r *Result) network() string {
+	if r.Settings.Delay == 0 {
+		return "Loopback"
+	}
+	return fmt.Sprintf("%v to the servers and %[1]v back", r.Settings.Delay)
+}
+
+const notMeasured = "-"
+
+func (r *Result) trips(c *CaseResult) string {
+	if r.Settings.Delay == 0 {
+		return notMeasured
+	}
+	return fmt.Sprint(c.Trips)
+}
+
+// inTrips writes a time as a number of trips. A trip takes as long as the p50 of one GET at one connection.
+func (r *Result) inTrips(p50 float64) string {
+	trip := r.find(get, 1)
+	if trip == nil {
+		return notMeasured
+	}
+	return hundredths(p50 / trip.Median.P50)
+}
+
+// mostBusy is the share of the processors above which a rate, and a time, is that of the processors and not of the network.
+const mostBusy = 0.85
+
+// busy marks a row that the processors have bounded.
+func busy(share float64) string {
+	mark := ""
+	if share > mostBusy {
+		mark = "*"
+	}
+	return whole(100*share) + " %" + mark
 }
 
 func tenths(v float64) string { return fmt.Sprintf("%.1f", v) }
