@@ -274,10 +274,14 @@ func (noLogger) Printf(string, ...any) {}
 
 // redisClient is the same for every case.
 func (s *service) redisClient() (goredis.UniversalClient, error) {
+	if s.redis != nil {
+		return s.redis, nil
+	}
 	client, err := redisstore.Connect(s.config.Redis)
 	if err != nil {
 		return nil, err
 	}
+	s.redis = client
 	s.onClose(func(context.Context) error { return client.Close() })
 	return client, nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	goredis "github.com/redis/go-redis/v9"
 )
 
 // serviceConfig is what a service is told when it starts.
@@ -47,6 +48,7 @@ const startProfile = "profile"
 type service struct {
 	config      serviceConfig
 	runs, locks atomic.Int64
+	redis       goredis.UniversalClient // nil before its first use
 	closers     []func(context.Context) error
 }
 
