@@ -29,8 +29,6 @@ MODEL        ?=
 MUTANT       ?=
 MUTANT_FLAGS ?=
 
-# How make changes tries the changes of PKG: -quick, -tests pkg,pkg, -only text, -part 1/3, -budget 30s, -list.
-CHANGES_FLAGS ?=
 
 # What make load measures.
 C        ?= 1,8,64,256
@@ -58,6 +56,7 @@ BUF                 := bin/buf-$(BUF_VERSION)
 GOTESTSUM_VERSION   := v1.13.0
 GOTESTSUM           := bin/gotestsum-$(GOTESTSUM_VERSION)
 GORELEASER_VERSION  := v2.15.1
+GREMLINS_VERSION    := v0.6.0
 APIDIFF_VERSION     := v0.0.0-20261014143641-f0251eb4aa3e
 
 # Modules of their own: what bench measures beside the library, what examples are
@@ -140,9 +139,9 @@ model: servers ## check the protocol's model in every reachable state, and that 
 mutants: servers ## put deliberate faults into copies, one after the other, and show that a test catches each; MUTANT=text picks some
 	@$(GO) run ./internal/tools/mutants -only '$(MUTANT)' $(MUTANT_FLAGS)
 
-.PHONY: changes
-changes: servers ## make small changes to PKG=./idem, one at a time, and count those that its tests notice; the last line is "FIGURE changes"
-	@$(GO) run ./internal/tools/changes $(CHANGES_FLAGS) $(PKG)
+.PHONY: gremlins
+gremlins: servers ## make small changes to PKG=./fence, one at a time, and name those that its own tests do not notice
+	$(GO) run github.com/go-gremlins/gremlins/cmd/gremlins@$(GREMLINS_VERSION) unleash $(PKG)
 
 # `go tool cover -html bin/cover.out` shows the lines that no test reaches. CI does not run it, because it
 # would run these tests twice.
