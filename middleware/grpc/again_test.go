@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -47,50 +46,6 @@ func interceptors(t *testing.T, policy idem.Policy) (*Interceptors, *conflicting
 	e := &conflicting{}
 	x.engine = e
 	return x, e
-}
-
-// After a conflict only the answer of the last run counts.
-func TestAnswerOfTheLastRun(t *testing.T) {
-	t.Parallel()
-	x, e := interceptors(t, idem.Policy{AllowGlobalKeys: true, MaxResponseBody: 1 << 10})
-	for name, last := range map[string]proto.Message{
-		"a message": &walletv1.TransferResponse{Id: "t1"},
-		"an error":  nil,
-	} {
-		run := 0
-		answer, err := x.unary(metadata.NewIncomingContext(t.Context(), metadata.Pairs(DefaultMetadataKey, "k1")), &walletv1.TransferRequest{},
-			&grpc.UnaryServerInfo{FullMethod: walletv1.WalletService_Transfer_FullMethodName},
-			func(ctx context.Context, _ any) (any, error) {
-				if run++; run == 1 {
-					_ = grpc.SetHeader(ctx, metadata.Pairs("x-run", "1", "etag", "lost"))
-					_ = grpc.SendHeader(ctx, nil)
-					_ = grpc.SetTrailer(ctx, metadata.Pairs("x-run", "1"))
-					return &walletv1.TransferResponse{Id: "lost"}, nil
-				}
-				if err := grpc.SetHeader(ctx, metadata.Pairs("x-run", "2")); err != nil {
-					t.Errorf("SetHeader() = %v", err)
-				}
-				if last == nil {
-					return nil, context.Canceled
-				}
-				return last, nil
-			})
-		if run != 2 || (err == nil) != (last != nil) || last != nil && answer != any(last) {
-			t.Errorf("%s: answer = %v, %v after %d runs, want that of the second", name, answer, err, run)
-		}
-		o, err := decode(&e.stored)
-		if err != nil || len(o.GetMessages()) != len(messagesIn(last)) || !slices.Equal(e.stored.Header["x-run"], []string{"2"}) ||
-			len(e.stored.Header) != 1 || len(e.stored.Trailer) != 0 {
-			t.Errorf("%s: stored = %v with header %v and trailer %v, %v, want what the second run answered", name, o, e.stored.Header, e.stored.Trailer, err)
-		}
-	}
-}
-
-func messagesIn(m proto.Message) []proto.Message {
-	if m == nil {
-		return nil
-	}
-	return []proto.Message{m}
 }
 
 // Every run gets what the client sent, whatever an earlier run has done to it. What a goroutine

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -130,21 +129,4 @@ func TestCallNames(t *testing.T) {
 	if k[0] != k[2] || k[0] == k[1] || k[4] != k[0] || k[5] != k[3] || slices.Contains(k[:3], k[3]) {
 		t.Errorf("keys %q, want one for each name", k)
 	}
-}
-
-func TestClientMakesOneTransferOutOfALostAnswer(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithRetryElapsed(time.Second/4)))}
-	var once sync.Once
-	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-		once.Do(func() { go b.server.Stop() }) // the connection breaks under the call
-		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
-	}
-	b.start()
-	a := b.send(b.withKeys(), usual())
-	if a.err != nil && status.Code(a.err) != codes.Unavailable {
-		t.Errorf("Transfer() = %v, want an answer, or that the server is gone", a.err)
-	}
-	b.wantRuns(1)
 }

@@ -1,141 +1,23 @@
 package idemgrpc_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
-
-// streamServer serves Payout without protection, and notes the keys.
-func streamServer(t *testing.T, payout func(attempt int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error) (walletv1.WalletServiceClient, *[]string) {
-	t.Helper()
-	var attempts atomic.Int64
-	var keys []string
-	w := &wallet{payout: func(req *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		if req.GetCount() != 3 {
-			t.Errorf("request = %v, want count 3 each time", req)
-		}
-		keys = append(keys, metadata.ValueFromIncomingContext(s.Context(), "idempotency-key")...)
-		return payout(attempts.Add(1), s)
-	}}
-	server := grpc.NewServer()
-	walletv1.RegisterWalletServiceServer(server, w)
-	conn := serve(t, server, grpc.WithStreamInterceptor(idemgrpc.MustStreamClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))))
-	return walletv1.NewWalletServiceClient(conn), &keys
-}
-
-func drainPayout(t *testing.T, c walletv1.WalletServiceClient) (numbers []int32, err error) {
-	t.Helper()
-	s, err := c.Payout(t.Context(), &walletv1.PayoutRequest{Count: 3})
-	if err != nil {
-		return nil, err
-	}
-	for {
-		r, err := s.Recv()
-		if errors.Is(err, io.EOF) {
-			return numbers, nil
-		}
-		if err != nil {
-			return numbers, err
-		}
-		numbers = append(numbers, r.GetNumber())
-	}
-}
-
-func TestStreamClientStartsOver(t *testing.T) {
-	t.Parallel()
-	c, keys := streamServer(t, func(attempt int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		if attempt < 3 {
-			return status.Error(codes.Unavailable, "not yet")
-		}
-		return sendNumbers(s, 3)
-	})
-	numbers, err := drainPayout(t, c)
-	if err != nil || !slices.Equal(numbers, []int32{1, 2, 3}) {
-		t.Errorf("Payout() = %v, %v, want 1, 2, 3", numbers, err)
-	}
-	if k := *keys; len(k) != 3 || k[0] != k[1] || k[1] != k[2] {
-		t.Errorf("keys %q, want one for three attempts", k)
-	}
-}
-
-// A caller may fill the request of its next call into the same message.
-func TestStreamClientStartsOverWithTheRequestThatItSent(t *testing.T) {
-	t.Parallel()
-	changed := make(chan struct{})
-	c, keys := streamServer(t, func(attempt int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		if attempt == 1 {
-			<-changed
-			return status.Error(codes.Unavailable, "not yet")
-		}
-		return sendNumbers(s, 3)
-	})
-	req := &walletv1.PayoutRequest{Count: 3}
-	s, err := c.Payout(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Count = 4
-	close(changed)
-	if _, err := s.Recv(); err != nil || len(*keys) != 2 {
-		t.Errorf("Recv() = %v after %d attempts, want an answer to the second", err, len(*keys))
-	}
-}
-
-func TestStreamClientDoesNotStartOverInTheMiddle(t *testing.T) {
-	t.Parallel()
-	c, keys := streamServer(t, func(_ int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		if err := sendNumbers(s, 1); err != nil {
-			return err
-		}
-		return status.Error(codes.Unavailable, "gone")
-	})
-	numbers, err := drainPayout(t, c)
-	if status.Code(err) != codes.Unavailable || !slices.Equal(numbers, []int32{1}) || len(*keys) != 1 {
-		t.Errorf("Payout() = %v, %v after %d attempts, want 1 and the error, at once", numbers, err, len(*keys))
-	}
-}
-
-func TestStreamClientDoesNotRepeatWhatIsFinal(t *testing.T) {
-	t.Parallel()
-	c, keys := streamServer(t, func(int64, grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		return status.Error(codes.FailedPrecondition, "no")
-	})
-	if _, err := drainPayout(t, c); status.Code(err) != codes.FailedPrecondition || len(*keys) != 1 {
-		t.Errorf("Payout() = %v after %d attempts, want FAILED_PRECONDITION at once", err, len(*keys))
-	}
-}
-
-func TestStreamClientAfterTheHeader(t *testing.T) {
-	t.Parallel()
-	c, keys := streamServer(t, func(int64, grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		return status.Error(codes.Unavailable, "no")
-	})
-	s, err := c.Payout(t.Context(), &walletv1.PayoutRequest{Count: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = s.Header()
-	if _, err := s.Recv(); status.Code(err) != codes.Unavailable || len(*keys) != 1 {
-		t.Errorf("Recv() = %v after %d attempts, want UNAVAILABLE at once", err, len(*keys))
-	}
-	if s.Context() == nil || s.Trailer().Len() < 0 {
-		t.Error("no context")
-	}
-}
 
 func TestStreamsOfRequestsGetNoKey(t *testing.T) {
 	t.Parallel()
@@ -180,12 +62,23 @@ func TestStreamsOfRequestsAreEffects(t *testing.T) {
 type scriptedStream struct {
 	grpc.ClientStream
 	send, closed, receive, header error
+	messages                      int // that are received before the error
 	sent                          []any
 }
 
-func (s *scriptedStream) SendMsg(m any) error  { s.sent = append(s.sent, m); return s.send }
+func (s *scriptedStream) SendMsg(m any) error {
+	s.sent = append(s.sent, proto.Clone(m.(proto.Message)))
+	return s.send
+}
+
+func (s *scriptedStream) RecvMsg(any) error {
+	if s.messages--; s.messages >= 0 {
+		return nil
+	}
+	return s.receive
+}
+
 func (s *scriptedStream) CloseSend() error     { return s.closed }
-func (s *scriptedStream) RecvMsg(any) error    { return s.receive }
 func (s *scriptedStream) Trailer() metadata.MD { return nil }
 
 func (s *scriptedStream) Header() (metadata.MD, error) { return nil, s.header }
@@ -195,19 +88,20 @@ var (
 	errFinal = status.Error(codes.NotFound, "none")
 )
 
-// A stream starts over after an error that may be gone the next time, wherever it comes from. Every
-// other error reaches the caller.
+// A stream starts over after an error that may be gone the next time, wherever it comes from, with the same key and
+// the request that was sent. A caller may fill the request of its next call into the same message. Every other error
+// reaches the caller, and so does each one after the caller has got something of the answer.
 func TestStreamClientByEachStep(t *testing.T) {
 	t.Parallel()
-	exchange := func(s grpc.ClientStream) error {
-		if err := s.SendMsg("request"); err != nil {
+	start := func(s grpc.ClientStream) error {
+		req := &walletv1.PayoutRequest{Count: 3}
+		err := s.SendMsg(req)
+		if req.Count = 4; err != nil {
 			return err
 		}
-		if err := s.CloseSend(); err != nil {
-			return err
-		}
-		return s.RecvMsg(nil)
+		return s.CloseSend()
 	}
+	exchange := func(s grpc.ClientStream) error { return cmp.Or(start(s), s.RecvMsg(nil)) }
 	for name, tt := range map[string]struct {
 		attempts []any // errors of opening it, and streams; all later ones succeed
 		call     func(grpc.ClientStream) error
@@ -228,16 +122,25 @@ func TestStreamClientByEachStep(t *testing.T) {
 		"not ended again":            {[]any{&scriptedStream{receive: errBusy}, &scriptedStream{closed: errFinal}}, exchange, payoutMethod, 2, errFinal},
 		"not sent":                   {[]any{&scriptedStream{send: errFinal}}, exchange, payoutMethod, 1, errFinal},
 		"not ended":                  {[]any{&scriptedStream{closed: errFinal}}, exchange, payoutMethod, 1, errFinal},
-		"nothing was sent":           {[]any{&scriptedStream{receive: errBusy}}, func(s grpc.ClientStream) error { return s.RecvMsg(nil) }, payoutMethod, 1, errBusy},
-		"the header failed":          {[]any{&scriptedStream{header: errBusy}}, func(s grpc.ClientStream) error { _, err := s.Header(); return err }, payoutMethod, 1, errBusy},
+		"received a final error":     {[]any{&scriptedStream{receive: errFinal}}, exchange, payoutMethod, 1, errFinal},
+		"received a message before":  {[]any{&scriptedStream{receive: errBusy, messages: 1}}, func(s grpc.ClientStream) error { return cmp.Or(exchange(s), s.RecvMsg(nil)) }, payoutMethod, 1, errBusy},
+		"received the header before": {[]any{&scriptedStream{receive: errBusy}}, func(s grpc.ClientStream) error {
+			_, err := s.Header()
+			return cmp.Or(start(s), err, s.RecvMsg(nil))
+		}, payoutMethod, 1, errBusy},
+		"nothing was sent":  {[]any{&scriptedStream{receive: errBusy}}, func(s grpc.ClientStream) error { return s.RecvMsg(nil) }, payoutMethod, 1, errBusy},
+		"the header failed": {[]any{&scriptedStream{header: errBusy}}, func(s grpc.ClientStream) error { _, err := s.Header(); return err }, payoutMethod, 1, errBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				opened := 0
+				var keys []string
 				last := &scriptedStream{}
-				open := func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+				open := func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 					opened++
+					md, _ := metadata.FromOutgoingContext(ctx)
+					keys = append(keys, md.Get("idempotency-key")...)
 					if opened > len(tt.attempts) {
 						return last, nil
 					}
@@ -253,8 +156,11 @@ func TestStreamClientByEachStep(t *testing.T) {
 				if !errors.Is(err, tt.want) || opened != tt.opened {
 					t.Errorf("call = %v after %d streams, want %v after %d", err, opened, tt.want, tt.opened)
 				}
-				if tt.want == nil && !slices.Equal(last.sent, []any{"request"}) {
+				if tt.want == nil && (len(last.sent) != 1 || last.sent[0].(*walletv1.PayoutRequest).GetCount() != 3) {
 					t.Errorf("the last stream was sent %v, want the request", last.sent)
+				}
+				if tt.method == payoutMethod && (len(keys) != opened || len(slices.Compact(keys)) != 1) {
+					t.Errorf("keys %q of %d streams, want one", keys, opened)
 				}
 			})
 		})

@@ -90,20 +90,6 @@ func TestInterceptorsMetTwiceUnderOtherPoliciesAreAWiringError(t *testing.T) {
 	b.wantState("k2", driver.StateUnknown)
 }
 
-// A call over the network carries no context: it is a duplicate.
-func TestACallOfTheOwnServerIsADuplicate(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-		a := b.send(b.withKeys("k1"), req)
-		b.wantRefusal(a.err, a.trailer, idem.CodeInProgress)
-		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
-	}
-	b.start()
-	b.wantPaid(b.pay("k1"), false)
-	b.wantRuns(1)
-}
-
 func withInfo(t *testing.T, code codes.Code, domain, reason string) error {
 	t.Helper()
 	s, err := status.New(code, "no").WithDetails(&errdetails.ErrorInfo{Domain: domain, Reason: reason})

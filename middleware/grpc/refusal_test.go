@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -49,14 +48,16 @@ func TestCodeOfOtherErrors(t *testing.T) {
 
 func TestResultGone(t *testing.T) {
 	t.Parallel()
-	t.Run("expired", func(t *testing.T) {
+	t.Run("of a later build, whose fingerprint this one cannot make", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t).start()
-		b.wantPaid(b.pay("k1"), false)
-		b.later.Store(int64(25 * time.Hour))
+		begin := driver.BeginRequest{Fence: driver.Fence{Domain: "d", Token: 1}, Nonce: driver.NewNonce(), Fingerprint: driver.Fingerprint{Version: 255, Sum: [32]byte{1}}}
+		if _, err := b.records.Begin(t.Context(), idem.NewKeyID("merchant", "k1"), begin); err != nil {
+			t.Fatal(err)
+		}
 		a := b.pay("k1")
-		b.wantRefusal(a.err, a.trailer, idem.CodeKeyExpired)
-		b.wantRuns(1)
+		b.wantRefusal(a.err, a.trailer, idem.CodeUnavailable)
+		b.wantRuns(0)
 	})
 	t.Run("over the limit", func(t *testing.T) {
 		t.Parallel()

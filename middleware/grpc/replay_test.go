@@ -111,48 +111,6 @@ func TestErrorThatCallsItselfASuccessIsInDoubt(t *testing.T) {
 	b.wantDoubt(again.err, again.trailer, "k1", 0)
 }
 
-func TestNoEffectGivesTheKeyBack(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-		idem.NoEffect(ctx)
-		return nil, status.Error(codes.Unavailable, "try again")
-	}
-	b.start()
-	for range 2 {
-		a := b.pay("k1")
-		b.wantCode(a.err, codes.Unavailable)
-		if a.replayed() {
-			t.Error("replayed, want a fresh run")
-		}
-	}
-	b.wantRuns(2)
-}
-
-func TestResolverSettlesWhatIsInDoubt(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.policy.InDoubt = idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
-		if in.Route != transferMethod {
-			t.Errorf("route = %q, want %q", in.Route, transferMethod)
-		}
-		r, err := idemgrpc.Outcome(nil, &walletv1.TransferResponse{Id: "t1", Amount: 1250})
-		return idem.Applied(r), err
-	})
-	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-		_ = grpc.SendHeader(ctx, metadata.Pairs("x-early", "1")) // it waits for the outcome
-		return nil, status.Error(codes.Unavailable, "connection lost")
-	}
-	b.start()
-	first := b.pay("k1")
-	b.wantPaid(first, true)
-	if first.header.Get("x-early") != nil {
-		t.Errorf("header = %v, want nothing of the handler", first.header)
-	}
-	b.wantPaid(b.pay("k1"), true)
-	b.wantRuns(1)
-}
-
 // A resolver names metadata as it likes. What is not on the list, or cannot be sent, is left out.
 func TestMetadataOfAResolver(t *testing.T) {
 	t.Parallel()
@@ -215,20 +173,6 @@ func TestKeyFieldOfNoMethodIsData(t *testing.T) {
 	b.wantPaid(b.send(b.withKeys("k1"), req), false)
 	a := b.pay("k1")
 	b.wantRefusal(a.err, a.trailer, idem.CodeKeyReused)
-}
-
-func TestIssuedToken(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.policy.IssuedTokens = true
-	b.start()
-	token, err := b.engine.IssueToken(t.Context(), "merchant", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.wantPaid(b.pay(string(token.Value)), false)
-	b.wantPaid(b.pay(string(token.Value)), true)
-	b.wantRuns(1)
 }
 
 func TestAnotherMetadataKey(t *testing.T) {

@@ -227,40 +227,6 @@ func TestStreamWhoseClientDoesNotRead(t *testing.T) {
 	b.wantNumbers(b.payout(b.withKeys("k1"), 0), messages, true)
 }
 
-func TestStreamsOfRequests(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.policies = b.policyOf(transferMethod)
-	b.cfg = idemgrpc.Config{Exempt: []string{chatMethod}}
-	b.start()
-	_, err := uploadTwo(b.withKeys("k1"), b)
-	b.wantCode(err, codes.Unimplemented)
-	if code, ok := idemgrpc.CodeOf(err); !ok || code != "stream-unsupported" {
-		t.Errorf("CodeOf() = %q, %v, want stream-unsupported", code, ok)
-	}
-	b.wantNothing()
-	got, err := uploadTwo(b.withKeys(), b)
-	if err != nil || got.GetCount() != 2 {
-		t.Errorf("Upload() = %v, %v, want 2", got, err)
-	}
-	chat, err := b.client.Chat(b.withKeys("k1")) // exempt
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := chat.Send(&walletv1.ChatRequest{Text: "hello"}); err != nil {
-		t.Fatal(err)
-	}
-	if r, err := chat.Recv(); err != nil || r.GetText() != "hello" {
-		t.Errorf("Chat() = %v, %v, want hello", r, err)
-	}
-	if err := chat.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := chat.Recv(); !errors.Is(err, io.EOF) {
-		t.Errorf("Recv() = %v, want the end", err)
-	}
-}
-
 // A status comes after the messages, so it cannot say any more that the request
 // was not admitted.
 func TestStreamThatWasSeenHasAnEffect(t *testing.T) {

@@ -1,17 +1,8 @@
 package idemgrpc_test
 
 import (
-	"context"
 	"strings"
 	"testing"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/reflection"
-	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
@@ -74,94 +65,4 @@ func TestWiringErrors(t *testing.T) {
 	if x := idemgrpc.MustNew(b.engine, ok); x.Unary() == nil || x.Stream() == nil {
 		t.Error("no interceptor")
 	}
-}
-
-// Tools send the caller's metadata with every call, those of reflection
-// included.
-func TestOwnServicesOfGRPCIgnoreKeys(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	x, err := idemgrpc.New(b.engine, []idem.Policy{b.policy}, idemgrpc.Config{RefuseUnknown: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(x.Unary()), grpc.StreamInterceptor(x.Stream()))
-	healthv1.RegisterHealthServer(server, health.NewServer())
-	reflection.Register(server)
-	conn := serve(t, server)
-	for range 2 {
-		if _, err := healthv1.NewHealthClient(conn).Check(b.withKeys("k1"), &healthv1.HealthCheckRequest{}); err != nil {
-			t.Errorf("Check() = %v", err)
-		}
-	}
-	ctx, cancel := context.WithCancel(b.withKeys("k1"))
-	defer cancel()
-	s, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Recv(); err != nil {
-		t.Errorf("ServerReflectionInfo() = %v", err)
-	}
-}
-
-// An application may have a package called grpc, and services whose names begin as gRPC's own do.
-func TestPackagesOfAnApplicationCalledGRPCAreProtected(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	x, err := idemgrpc.New(b.engine, []idem.Policy{b.policy}, idemgrpc.Config{RefuseUnknown: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, service := range []string{"grpc.payments.v1.Payments", "grpc.Payments", "grpc.health.v1.HealthFund", "grpc.health.Payments", "grpc"} {
-		server, runs := handWritten(service, x.Unary())
-		var keys []string
-		conn := serve(t, server, grpc.WithChainUnaryInterceptor(idemgrpc.MustUnaryClientInterceptor(honoured),
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				md, _ := metadata.FromOutgoingContext(ctx)
-				keys = append(keys, md.Get("idempotency-key")...)
-				return invoker(ctx, method, req, reply, cc, opts...)
-			}))
-		method := "/" + service + "/Do"
-		for range 3 {
-			if err := conn.Invoke(b.withKeys("key-of-"+service), method, &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
-				t.Errorf("%s = %v", method, err)
-			}
-		}
-		if *runs != 1 {
-			t.Errorf("%s ran %d times for one key, want 1", method, *runs)
-		}
-		keys = nil
-		if err := conn.Invoke(t.Context(), method, &emptypb.Empty{}, &emptypb.Empty{}); err != nil || len(keys) != 1 {
-			t.Errorf("the client sent keys %q to %s, %v, want one", keys, method, err)
-		}
-		keys = nil
-		_ = conn.Invoke(t.Context(), healthv1.Health_Check_FullMethodName, &emptypb.Empty{}, &emptypb.Empty{})
-		if len(keys) != 0 {
-			t.Errorf("the client sent keys %q to gRPC's health service, want none", keys)
-		}
-	}
-}
-
-// handWritten is a server with a service that no generated code describes. It counts the runs of
-// its one method.
-func handWritten(service string, unary grpc.UnaryServerInterceptor) (server *grpc.Server, runs *int) {
-	runs = new(int)
-	server = grpc.NewServer(grpc.UnaryInterceptor(unary))
-	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
-		MethodName: "Do",
-		Handler: func(_ any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			in := new(emptypb.Empty)
-			if err := dec(in); err != nil {
-				return nil, err
-			}
-			return interceptor(ctx, in, &grpc.UnaryServerInfo{FullMethod: "/" + service + "/Do"}, func(context.Context, any) (any, error) {
-				*runs++
-				return new(emptypb.Empty), nil
-			})
-		}}}}, struct{}{})
-	return server, runs
 }

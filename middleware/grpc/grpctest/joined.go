@@ -3,6 +3,7 @@ package grpctest
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -155,22 +156,37 @@ var joinedCases = []testCase{
 		b.want(b.payout("k1"), codes.Internal, false)
 	}},
 	{"after a conflict only the last run is told", func(b *bundle) {
-		b.engine = exchangetest.Conflicting(b, 1)
+		b.options.Replay = []string{"x-paid"}
+		b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+			b.take(ctx)
+			if b.wallet.runs.Load() == 1 {
+				_, _ = grpc.SetHeader(ctx, metadata.Pairs("x-paid", "1")), grpc.SetTrailer(ctx, metadata.Pairs("x-paid", "1"))
+				_ = grpc.SendHeader(ctx, nil)
+				return &walletv1.TransferResponse{Amount: 1}, nil
+			}
+			return &walletv1.TransferResponse{Amount: 7}, grpc.SetHeader(ctx, metadata.Pairs("x-paid", "2"))
+		}
 		b.wallet.payout = func(_ *walletv1.PayoutRequest, s payoutStream) error {
 			if b.wallet.runs.Load() == 1 {
 				return b.sendEarly(s, true)
 			}
 			b.take(s.Context())
+			_ = s.SetHeader(metadata.Pairs("x-paid", "2"))
 			return s.Send(&walletv1.PayoutResponse{Number: 7})
 		}
-		b.start()
-		a := b.payout("k1")
-		b.want(a, codes.OK, false, 7)
-		if len(a.header.Get("x-paid"))+len(a.trailer.Get("x-paid")) > 0 {
-			b.Errorf("header %v and trailer %v, want nothing of the first run", a.header, a.trailer)
+		for _, call := range []func(...string) answer{b.pay, b.payout} {
+			b.engine = exchangetest.Conflicting(b, 1)
+			b.wallet.runs.Store(0)
+			b.start()
+			for _, replayed := range []bool{false, true} {
+				a := call("k1")
+				b.want(a, codes.OK, replayed, 7)
+				if !slices.Equal(a.header.Get("x-paid"), []string{"2"}) || len(a.trailer.Get("x-paid")) > 0 {
+					b.Errorf("header %v and trailer %v, want nothing of the first run", a.header, a.trailer)
+				}
+			}
+			b.wantRuns(2)
 		}
-		b.want(b.payout("k1"), codes.OK, true, 7)
-		b.wantRuns(2)
 	}},
 	{"a message after the end of the handler is not sent", func(b *bundle) {
 		b.engine = exchangetest.Conflicting(b, 0)
