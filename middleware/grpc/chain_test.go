@@ -89,8 +89,7 @@ func TestCallsToOthersPassTheGate(t *testing.T) {
 			return nil, status.Error(codes.ResourceExhausted, "slow down")
 		}
 		b.start()
-		a := b.pay("k1")
-		b.wantDoubt(a.err, a.trailer, "k1", 0)
+		b.wantRefusal(b.pay("k1").err, idem.CodeOutcomeUnknown)
 		b.wantState("k1", driver.StateUnknown)
 	}
 }

@@ -186,9 +186,5 @@ func afterTheGate(ctx context.Context) error {
 
 // relayedRefusal hands on the refusal of a service that the method has called.
 func relayedRefusal(context.Context) error {
-	st, err := status.New(codes.InvalidArgument, "no").WithDetails(&errdetails.ErrorInfo{Domain: "idemkeeper", Reason: "KEY_REUSED"})
-	if err != nil {
-		return err
-	}
-	return st.Err()
+	return withDetails(codes.InvalidArgument, &errdetails.ErrorInfo{Domain: "idemkeeper", Reason: "KEY_REUSED"})
 }

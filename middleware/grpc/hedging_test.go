@@ -102,7 +102,7 @@ func TestHedgedCallRunsOnce(t *testing.T) {
 				close(release)
 			}
 			if tt.refused {
-				b.wantRefusal(a.err, a.trailer, idem.CodeInProgress)
+				b.wantRefusal(a.err, idem.CodeInProgress)
 			} else {
 				b.wantPaid(a, a.replayed())
 			}

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -236,6 +234,13 @@ func (b *bundle) withKeys(keys ...string) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
+// answers makes a method that answers with what it is given.
+func answers(response *walletv1.TransferResponse, err error) func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+	return func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		return response, err
+	}
+}
+
 func usual() *walletv1.TransferRequest {
 	return &walletv1.TransferRequest{To: "bob", Amount: 1250}
 }
@@ -277,71 +282,20 @@ func (b *bundle) wantState(key string, want driver.State) {
 	}
 }
 
+// wantRefusal checks that a call was refused. The suite checks all that a refusal carries.
+func (b *bundle) wantRefusal(err error, code idem.Code) {
+	b.Helper()
+	if got, ok := idemgrpc.CodeOf(err); !ok || got != code || status.Code(err) != codes.Code(code.GRPCCode()) {
+		b.Fatalf("error = %v, want a refusal as %s", err, code)
+	}
+}
+
 // wantNothing checks that no record was made.
 func (b *bundle) wantNothing() {
 	b.Helper()
 	b.wantRuns(0)
 	if n := b.records.Len(); n != 0 {
 		b.Fatalf("%d records, want none", n)
-	}
-}
-
-// wantRefusal checks everything that a refusal carries.
-func (b *bundle) wantRefusal(err error, trailer metadata.MD, code idem.Code) {
-	b.Helper()
-	b.wantCode(err, codes.Code(code.GRPCCode()))
-	if got, ok := idemgrpc.CodeOf(err); !ok || got != code {
-		b.Fatalf("CodeOf(%v) = %q, %v, want %q", err, got, ok, code)
-	}
-	retryable := idem.NewRefusal(code, nil).RetryAfter > 0
-	var reason, domain string
-	var delay time.Duration
-	for _, d := range status.Convert(err).Details() {
-		switch d := d.(type) {
-		case *errdetails.ErrorInfo:
-			reason, domain = d.GetReason(), d.GetDomain()
-		case *errdetails.RetryInfo:
-			delay = d.GetRetryDelay().AsDuration()
-		}
-	}
-	if reason != idemgrpc.Reason(code) || domain != "idemkeeper" {
-		b.Errorf("ErrorInfo = %q of %q, want %q of idemkeeper", reason, domain, idemgrpc.Reason(code))
-	}
-	wantPushback := []string{"-1"}
-	if retryable {
-		wantPushback = []string{"1000"}
-	}
-	if (delay == time.Second) != retryable || delay != 0 && !retryable {
-		b.Errorf("RetryInfo = %v, want it only where it is worth a retry (%v)", delay, retryable)
-	}
-	if got := trailer.Get("grpc-retry-pushback-ms"); !slices.Equal(got, wantPushback) {
-		b.Errorf("pushback = %q, want %q", got, wantPushback)
-	}
-}
-
-// wantDoubt checks what a client is told of a key in doubt.
-func (b *bundle) wantDoubt(err error, trailer metadata.MD, key string, retryAfter time.Duration) {
-	b.Helper()
-	b.wantCode(err, codes.FailedPrecondition)
-	pushback, delay := "-1", time.Duration(0)
-	if retryAfter > 0 {
-		pushback = strconv.FormatInt(retryAfter.Milliseconds(), 10)
-	}
-	var info *errdetails.ErrorInfo
-	for _, d := range status.Convert(err).Details() {
-		switch d := d.(type) {
-		case *errdetails.ErrorInfo:
-			info = d
-		case *errdetails.RetryInfo:
-			delay = d.GetRetryDelay().AsDuration()
-		}
-	}
-	id := idem.NewKeyID("merchant", idem.Key(key)).OperationID()
-	if info.GetReason() != "OUTCOME_UNKNOWN" || info.GetMetadata()["operation_id"] != id || info.GetMetadata()["may_have_happened"] != "true" {
-		b.Errorf("%v: ErrorInfo = %v, want the operation %s in doubt", err, info, id)
-	}
-	if delay != retryAfter || !slices.Equal(trailer.Get("grpc-retry-pushback-ms"), []string{pushback}) || len(trailer.Get("idempotent-replayed")) > 0 {
-		b.Errorf("%v: RetryInfo = %v, trailer = %v, want %v and no mark", err, delay, trailer, retryAfter)
 	}
 }
 

@@ -23,15 +23,13 @@ import (
 )
 
 // statusOf serves the status service alone and returns how to ask it.
-func (b *bundle) statusOf(policy idem.Policy, cfg ...idemgrpc.Config) func(ctx context.Context, field string) (*idemkeeperv1.Status, metadata.MD, error) {
+func (b *bundle) statusOf(policy idem.Policy, cfg ...idemgrpc.Config) func(ctx context.Context, field string) (*idemkeeperv1.Status, error) {
 	b.Helper()
 	server := grpc.NewServer()
 	idemgrpc.MustRegisterStatusServer(server, b.engine, policy, cfg...)
 	client := idemkeeperv1.NewIdempotencyClient(serve(b.TB, server))
-	return func(ctx context.Context, field string) (*idemkeeperv1.Status, metadata.MD, error) {
-		var trailer metadata.MD
-		s, err := client.GetStatus(ctx, &idemkeeperv1.GetStatusRequest{Key: field}, grpc.Trailer(&trailer))
-		return s, trailer, err
+	return func(ctx context.Context, field string) (*idemkeeperv1.Status, error) {
+		return client.GetStatus(ctx, &idemkeeperv1.GetStatusRequest{Key: field})
 	}
 }
 
@@ -87,7 +85,7 @@ func TestStatusOfEachState(t *testing.T) {
 		policy := b.policy
 		resolver.policy(&policy)
 		ask := b.statusOf(policy)
-		if s, _, err := ask(b.withKeys("nobody's"), ""); err != nil || !proto.Equal(s, &idemkeeperv1.Status{State: idemkeeperv1.State_STATE_NONE}) {
+		if s, err := ask(b.withKeys("nobody's"), ""); err != nil || !proto.Equal(s, &idemkeeperv1.Status{State: idemkeeperv1.State_STATE_NONE}) {
 			t.Errorf("status of no key = %v, %v, want none and nothing else", s, err)
 		}
 		for _, tt := range []struct {
@@ -104,7 +102,7 @@ func TestStatusOfEachState(t *testing.T) {
 			{idemkeeperv1.State_STATE_UNKNOWN, 1, idemkeeperv1.KeyKind_KEY_KIND_CLIENT_KEY, false, true},
 			{idemkeeperv1.State_STATE_EXPIRED, 1, idemkeeperv1.KeyKind_KEY_KIND_CLIENT_KEY, true, false},
 		} {
-			s, _, err := ask(b.withKeys(key[tt.state]), "")
+			s, err := ask(b.withKeys(key[tt.state]), "")
 			if err != nil || s.GetState() != tt.state || s.GetAttempt() != tt.attempt || s.GetKind() != tt.kind ||
 				s.GetExpiresAt().IsValid() != tt.expires || s.Resolver != nil != tt.open || s.GetResolver() != (resolver.says && tt.open) {
 				t.Errorf("status = %v, %v, want %+v, and resolver %v where it is open", s, err, tt, resolver.says)
@@ -136,9 +134,7 @@ func TestStatusNamesEveryState(t *testing.T) {
 func TestStatusByThePolicyOfTheRoute(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-		return nil, status.Error(codes.Internal, "who knows")
-	}
+	b.wallet.transfer = answers(nil, status.Error(codes.Internal, "who knows"))
 	b.start()
 	b.pay("k1")
 	with := func(name string) idem.Policy {
@@ -158,7 +154,7 @@ func TestStatusByThePolicyOfTheRoute(t *testing.T) {
 		"another route has none": {with(""), []idem.Policy{without("POST /v1/payments")}, true},
 		"before a named one":     {without(transferMethod), []idem.Policy{with(transferMethod)}, true},
 	} {
-		s, _, err := b.statusOf(tt.policy, idemgrpc.Config{StatusPolicies: tt.routes})(b.withKeys("k1"), "")
+		s, err := b.statusOf(tt.policy, idemgrpc.Config{StatusPolicies: tt.routes})(b.withKeys("k1"), "")
 		if err != nil || s.GetState() != idemkeeperv1.State_STATE_UNKNOWN || s.Resolver == nil || s.GetResolver() != tt.want {
 			t.Errorf("%s: status = %v, %v, want it unknown, and resolver %v", name, s, err, tt.want)
 		}
@@ -190,15 +186,15 @@ func TestStatusReadsTheKey(t *testing.T) {
 		{"malformed in the request", nil, strings.Repeat("k", 256), 0, idem.CodeKeyInvalid},
 		{"malformed beside a good one", []string{""}, "k1", 0, idem.CodeKeyInvalid},
 	} {
-		s, trailer, err := ask(b.withKeys(tt.keys...), tt.field)
+		s, err := ask(b.withKeys(tt.keys...), tt.field)
 		if tt.code != "" {
-			b.wantRefusal(err, trailer, tt.code)
+			b.wantRefusal(err, tt.code)
 		} else if err != nil || s.GetState() != tt.state {
 			t.Errorf("%s: status = %v, %v, want %v", tt.name, s, err, tt.state)
 		}
 	}
 	other := b.statusOf(b.policy, idemgrpc.Config{MetadataKey: "x-key"})
-	if s, _, err := other(metadata.AppendToOutgoingContext(b.withKeys("k2"), "x-key", "k1"), ""); err != nil || s.GetState() != completed {
+	if s, err := other(metadata.AppendToOutgoingContext(b.withKeys("k2"), "x-key", "k1"), ""); err != nil || s.GetState() != completed {
 		t.Errorf("other metadata: status = %v, %v, want %v", s, err, completed)
 	}
 	b.wantRuns(1)
@@ -212,18 +208,18 @@ func TestStatusRefusals(t *testing.T) {
 		func(context.Context) (string, error) { return "", nil },
 		func(context.Context) (string, error) { return "", errDown },
 	} {
-		_, trailer, err := b.statusOf(idem.Policy{Scope: scope})(b.withKeys("k1"), "")
-		b.wantRefusal(err, trailer, idem.CodeInternal)
+		_, err := b.statusOf(idem.Policy{Scope: scope})(b.withKeys("k1"), "")
+		b.wantRefusal(err, idem.CodeInternal)
 	}
 	other := idem.Policy{Scope: func(context.Context) (string, error) { return "somebody else", nil }}
-	if s, _, err := b.statusOf(other)(b.withKeys("k1"), ""); err != nil || !proto.Equal(s, &idemkeeperv1.Status{State: idemkeeperv1.State_STATE_NONE}) {
+	if s, err := b.statusOf(other)(b.withKeys("k1"), ""); err != nil || !proto.Equal(s, &idemkeeperv1.Status{State: idemkeeperv1.State_STATE_NONE}) {
 		t.Errorf("status for somebody else = %v, %v, want none and nothing else", s, err)
 	}
 	ask := b.statusOf(b.policy)
 	for fault, code := range map[error]idem.Code{errDown: idem.CodeUnavailable, driver.ErrStoreLost: idem.CodeStoreLost} {
 		b.failStore(fault)
-		_, trailer, err := ask(b.withKeys("k1"), "")
-		b.wantRefusal(err, trailer, code)
+		_, err := ask(b.withKeys("k1"), "")
+		b.wantRefusal(err, code)
 		if text := status.Convert(err).Proto().String(); strings.Contains(text, "secret") || strings.Contains(text, "k1") {
 			t.Errorf("the client is told %s", text)
 		}
@@ -261,9 +257,8 @@ func TestStatusPassesTheInterceptors(t *testing.T) {
 	if s, err := client.GetStatus(b.withKeys("k1"), &idemkeeperv1.GetStatusRequest{}); err != nil || s.GetState() != idemkeeperv1.State_STATE_COMPLETED {
 		t.Errorf("GetStatus() = %v, %v, want completed", s, err)
 	}
-	var trailer metadata.MD
-	_, err = client.GetStatus(b.withKeys(), &idemkeeperv1.GetStatusRequest{}, grpc.Trailer(&trailer))
-	b.wantRefusal(err, trailer, idem.CodeKeyMissing)
+	_, err = client.GetStatus(b.withKeys(), &idemkeeperv1.GetStatusRequest{})
+	b.wantRefusal(err, idem.CodeKeyMissing)
 
 	ctx, cancel := context.WithCancel(b.withKeys())
 	defer cancel()
