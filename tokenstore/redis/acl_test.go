@@ -41,17 +41,8 @@ func TestStoreOnRedis(t *testing.T) {
 		return open(tb, client, WithPrefix("idem"+freshPrefix(tb)), WithReplicas(1, time.Second))
 	}})
 	s := open(t, client)
-	for name, call := range map[string]func() error{
-		"Ping":          func() error { return s.Ping(t.Context()) },
-		"AcceptLoss":    func() error { _, err := s.AcceptLoss(t.Context()); return err },
-		"DeclareSealed": func() error { return s.DeclareSealed(t.Context()) },
-		"Sealed":        func() error { _, err := s.Sealed(t.Context()); return err },
-		"Clock":         func() error { _, err := s.Clock(t.Context()); return err },
-		"Decisions":     func() error { _, err := s.Decisions(t.Context(), driver.KeyID{}); return err },
-		"EachKey":       func() error { return s.EachKey(t.Context(), func(driver.KeyID) bool { return true }) },
-		"Replicas":      func() error { _, _, err := s.Replicas(t.Context()); return err },
-	} {
-		if err := call(); err != nil {
+	for name, call := range calls {
+		if err := call(t.Context(), s); err != nil {
 			t.Errorf("%s() = %v, want <nil>", name, err)
 		}
 	}

@@ -92,9 +92,7 @@ func TestJumpOfARealClockIsALoss(t *testing.T) {
 				t.Errorf("the store told of %v, want %v", kinds, ServerJumped)
 			}
 			mu.Unlock()
-			if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
-				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-			}
+			mustAccept(t, s, Shards)
 			wantServed(t, s)
 			if _, err := other.AcceptLoss(t.Context()); err != nil {
 				t.Errorf("AcceptLoss() in the other process = %v, want <nil>", err)
@@ -260,7 +258,7 @@ func TestCallThatCameLateIsNoJump(t *testing.T) {
 	client := connect(t, "redis://"+m.Addr())
 	s := open(t, client)
 	key := pay(t, s, 30*24*time.Hour)
-	client.AddHook(&before{at: 1, f: func() { m.Elapse(time.Hour) }})
+	client.AddHook(&hook{at: 1, before: func() { m.Elapse(time.Hour) }})
 	if res, err := s.Begin(t.Context(), key.id, key.req); err != nil || res.Begun {
 		t.Errorf("Begin() = begun %v, %v, want the completed record", res.Begun, err)
 	}
@@ -276,7 +274,7 @@ func TestJumpIsSeenAfterTheProcessThatSawIt(t *testing.T) {
 	key := pay(t, s, time.Hour)
 	m.step(2 * time.Hour)
 	ctx, die := context.WithCancel(t.Context())
-	client.AddHook(&before{at: 2, f: die})
+	client.AddHook(&hook{at: 2, before: die})
 	if _, err := s.Begin(ctx, key.id, key.req); err == nil {
 		t.Error("Begin() of a process that dies = <nil>, want an error")
 	}

@@ -10,7 +10,6 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
@@ -154,28 +153,6 @@ func TestWhatARecordCannotHoldIsRefused(t *testing.T) {
 	}
 }
 
-// Nothing of a decision that cannot be read is told.
-func TestDecodeDecidedRefuses(t *testing.T) {
-	id := idem.NewKeyID("m", "k")
-	good := "\x01" + string([]byte{byte(driver.StateReleased)}) + packTime(time.Unix(1, 0)) + "\x00\x00\x00\x07" + strings.Repeat("n", 16) + id.String() + "\x03" + "ada" + "why"
-	want := Decided{At: time.Unix(1, 0).UTC(), Attempt: 7, State: driver.StateReleased, Decision: driver.Decision{By: "ada", Reason: "why"}}
-	if of, d, err := decodeDecided(good); err != nil || of != id || d != want {
-		t.Fatalf("decodeDecided() = %v, %+v, %v, want %v and %+v", of, d, err, id, want)
-	}
-	for name, packed := range map[string]string{
-		"nothing": "", "newer version": "\x02" + good[1:], "version 0": "\x00" + good[1:], "cut in the key ID": good[:91],
-		"cut in front of the length": good[:92], "no key ID": good[:28] + "x" + good[29:], "cut in the author": good[:decidedHeader+2],
-	} {
-		if _, d, err := decodeDecided(packed); err == nil || d.By != "" {
-			t.Errorf("%s: decodeDecided() = %+v, %v, want an error", name, d, err)
-		}
-	}
-	anonymous := good[:decidedHeader-1] + "\x00"
-	if _, d, err := decodeDecided(anonymous); err != nil || d.Decision != (driver.Decision{}) {
-		t.Errorf("decodeDecided() without texts = %+v, %v, want an empty decision", d, err)
-	}
-}
-
 // A decision is sent twice, again by the client after a lost reply, and again after another
 // person's decision. The list has each decision once.
 func TestDecisionsThatAreSentAgainAreListedOnce(t *testing.T) {
@@ -226,18 +203,30 @@ func TestDecisionsAreCapped(t *testing.T) {
 	wantDecisions(t, s, last, fmt.Sprintf("1 released alice no %d", keptDecisions))
 }
 
+// A decision that cannot be read is told as such, and nothing of it.
 func TestDecisionsOfNewerBuildsAreNotGuessedAt(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
-	for _, entry := range []string{"", "\x01", "\x02" + strings.Repeat("x", 200), "\x01" + strings.Repeat("x", 200)} {
-		id, _ := newAttempt(driver.ClientKey)
-		key := s.keys.decisions(redisserver.ShardOf(id))
+	id, _ := newAttempt(driver.ClientKey)
+	key := s.keys.decisions(redisserver.ShardOf(id))
+	good := "\x01" + string([]byte{byte(driver.StateReleased)}) + packTime(time.Unix(1, 0)) + "\x00\x00\x00\x07" + strings.Repeat("n", 16) + id.String() + "\x03" + "ada" + "why"
+	push := func(entry string) {
+		s.client.Del(t.Context(), key)
 		if err := s.client.LPush(t.Context(), key, entry).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Decisions(t.Context(), id); err == nil {
-			t.Errorf("Decisions() with an entry %q = <nil>, want an error", entry)
+	}
+	push(good)
+	wantDecisions(t, s, id, "7 released ada why")
+	push(good[:decidedHeader-1] + "\x00")
+	wantDecisions(t, s, id, "7 released  ")
+	for name, entry := range map[string]string{
+		"nothing": "", "newer version": "\x02" + good[1:], "version 0": "\x00" + good[1:], "cut in the key ID": good[:91],
+		"cut in front of the length": good[:92], "no key ID": good[:28] + "x" + good[29:], "cut in the author": good[:decidedHeader+2],
+	} {
+		push(entry)
+		if list, err := s.Decisions(t.Context(), id); err == nil || len(list) > 0 {
+			t.Errorf("%s: Decisions() = %v, %v, want an error", name, list, err)
 		}
-		s.client.Del(t.Context(), key)
 	}
 }
 

@@ -37,21 +37,32 @@ func reached(t *testing.T, call func() error) error {
 	return last
 }
 
+// wantGet requires a record, once the new primary is reached.
+func wantGet(t *testing.T, s *Store, id driver.KeyID, want driver.State, nonce driver.Nonce) {
+	t.Helper()
+	var rec driver.Record
+	err := reached(t, func() (err error) { rec, err = s.Get(t.Context(), id); return err })
+	if err != nil || rec.State != want || rec.Attempt.Nonce != nonce {
+		t.Errorf("Get(%v) = %v of %v, %v, want %v of %v", id, rec.State, rec.Attempt.Nonce, err, want, nonce)
+	}
+}
+
+// wantBegin requires what a Begin finds, once the new primary is reached.
+func wantBegin(t *testing.T, s *Store, id driver.KeyID, req driver.BeginRequest, begun bool) {
+	t.Helper()
+	var res driver.BeginResult
+	err := reached(t, func() (err error) { res, err = s.Begin(t.Context(), id, req); return err })
+	if err != nil || res.Begun != begun || res.Record.Attempt.Number != 1 {
+		t.Errorf("Begin(%v) = begun %v at attempt %d, %v, want begun %v at 1", id, res.Begun, res.Record.Attempt.Number, err, begun)
+	}
+}
+
 // wantReachedAndWorking requires that the store takes fresh keys once each of its
 // connections leads to the new primary.
 func wantReachedAndWorking(t *testing.T, s *Store) {
 	t.Helper()
 	id, req := newAttempt(driver.ClientKey)
-	err := reached(t, func() error {
-		res, err := s.Begin(t.Context(), id, req)
-		if err == nil && !res.Begun {
-			t.Errorf("Begin(%v) of a fresh key = not begun, want begun", id)
-		}
-		return err
-	})
-	if err != nil {
-		t.Errorf("Begin(%v) of a fresh key = %v, want <nil>", id, err)
-	}
+	wantBegin(t, s, id, req, true)
 	if err := reached(t, func() error { return s.Ping(t.Context()) }); err != nil {
 		t.Errorf("Ping() = %v, want <nil>", err)
 	}
@@ -67,51 +78,22 @@ func TestFailoverToAReplicaThatHasEverything(t *testing.T) {
 	mustBegin(t, careful, id, req)
 
 	promote(t, servers)
-	err := reached(t, func() error {
-		rec, err := s.Get(t.Context(), id)
-		if err == nil && (rec.State != driver.StatePending || rec.Attempt.Nonce != req.Nonce) {
-			t.Errorf("Get(%v) of an acknowledged record = %v, want pending", id, rec.State)
-		}
-		return err
-	})
-	if err != nil {
-		t.Errorf("Get(%v) = %v, want <nil>", id, err)
-	}
+	wantGet(t, s, id, driver.StatePending, req.Nonce)
 	other := req
 	other.Nonce = driver.NewNonce()
-	err = reached(t, func() error {
-		res, err := s.Begin(t.Context(), id, other)
-		if res.Begun {
-			t.Errorf("Begin(%v) by another attempt = begun, want the pending record", id)
-		}
-		return err
-	})
-	if err != nil {
-		t.Errorf("Begin(%v) by another attempt = %v, want <nil>", id, err)
-	}
+	wantBegin(t, s, id, other, false)
 	wantReachedAndWorking(t, s)
 
 	// The new primary has no replica until the old one comes back as one.
-	err = nil
 	await(t, "the careful client to reach the new primary", func() error {
-		_, err = careful.Begin(t.Context(), id, req)
-		if !strings.Contains(fmt.Sprint(err), "0 of 1 replicas") {
+		if _, err := careful.Begin(t.Context(), id, req); !strings.Contains(fmt.Sprint(err), "0 of 1 replicas") {
 			return fmt.Errorf("Begin(%v) = %w, want it to tell of 0 of 1 replicas", id, err)
 		}
 		return nil
 	})
 	servers.Primary().Restart()
 	await(t, "Ping once the old primary is a replica", func() error { return careful.Ping(t.Context()) })
-	err = reached(t, func() error {
-		res, err := careful.Begin(t.Context(), id, req)
-		if err == nil && !res.Begun {
-			t.Errorf("Begin(%v) by the same attempt = not begun, want begun", id)
-		}
-		return err
-	})
-	if err != nil {
-		t.Errorf("Begin(%v) by the same attempt = %v, want <nil>", id, err)
-	}
+	wantBegin(t, careful, id, req, true) // by the same attempt
 	wantReachedAndWorking(t, careful)
 }
 
@@ -123,10 +105,7 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 	w := new(register)
 	s := open(t, connect(t, sentinelAddr(servers)), witnessed(w))
 	careful := open(t, connect(t, sentinelAddr(servers)), witnessed(w), WithReplicas(1, patient))
-	if err := servers.Primary().AwaitReplica(servers.Replica()); err != nil {
-		t.Fatal(err)
-	}
-	if err := servers.Replica().CutOff(servers.Primary()); err != nil {
+	if err := errors.Join(servers.Primary().AwaitReplica(servers.Replica()), servers.Replica().CutOff(servers.Primary())); err != nil {
 		t.Fatal(err)
 	}
 	id, req := newAttempt(driver.ClientKey)
@@ -136,22 +115,10 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 	wantRefused(t, hasty, careID, careReq) // its handler has not run
 
 	promote(t, servers)
-	err := reached(t, func() error {
-		rec, err := s.Get(t.Context(), id)
-		if err == nil && rec.State != driver.StateNone {
-			t.Errorf("Get(%v) of a record that was not replicated = %v, want none", id, rec.State)
-		}
-		return err
-	})
-	if err != nil {
-		t.Errorf("Get(%v) = %v, want no loss told: the incarnation is the same", id, err)
-	}
-	again := req
-	again.Nonce = driver.NewNonce()
-	again.Fence.Token++
-	if a := mustBegin(t, s, id, again); a.Number != 1 {
-		t.Errorf("Begin(%v) of a repeat = attempt %d, want the documented limit: 1, again", id, a.Number)
-	}
+	wantGet(t, s, id, driver.StateNone, driver.Nonce{}) // and no loss is told: the incarnation is the same
+	req.Nonce = driver.NewNonce()
+	req.Fence.Token++
+	wantBegin(t, s, id, req, true) // the documented limit: the repeat is attempt 1, again
 
 	servers.Primary().Restart() // comes back as the replica
 	if err := servers.Replica().AwaitReplica(servers.Primary()); err != nil {
@@ -159,16 +126,7 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 	}
 	careReq.Nonce = driver.NewNonce()
 	careReq.Fence.Token++
-	err = reached(t, func() error {
-		res, err := careful.Begin(t.Context(), careID, careReq)
-		if err == nil && (!res.Begun || res.Record.Attempt.Number != 1) {
-			t.Errorf("Begin(%v) of a retry = %v at attempt %d, want begun at 1", careID, res.Begun, res.Record.Attempt.Number)
-		}
-		return err
-	})
-	if err != nil {
-		t.Errorf("Begin(%v) of a retry = %v, want begun", careID, err)
-	}
+	wantBegin(t, careful, careID, careReq, true)
 }
 
 func TestFailoverToAnEmptyReplicaIsALoss(t *testing.T) {
@@ -207,9 +165,7 @@ func TestFailoverToAnEmptyReplicaIsALoss(t *testing.T) {
 				wantLost(t, s)
 			}
 			wantLost(t, open(t, connect(t, sentinelAddr(servers)), witnessed(w)))
-			if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
-				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-			}
+			mustAccept(t, s, Shards)
 			wantReachedAndWorking(t, s)
 		})
 	}

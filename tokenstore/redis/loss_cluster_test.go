@@ -79,9 +79,7 @@ func TestOnePrimaryOfAClusterLosesItsData(t *testing.T) {
 					}
 				}
 			}
-			if n, err := s.AcceptLoss(t.Context()); err != nil || n != count {
-				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, count)
-			}
+			mustAccept(t, s, count)
 			wantWorking(t, s)
 		})
 	}
@@ -181,9 +179,7 @@ func TestNothingBeginsAfterAFlushUnderLoad(t *testing.T) {
 	atLeast("refusals", &refused, 200)
 	stop()
 	wg.Wait()
-	if n, err := stores[0].AcceptLoss(t.Context()); err != nil || n != Shards {
-		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-	}
+	mustAccept(t, stores[0], Shards)
 	wantWorking(t, stores[0])
 	wantWorking(t, stores[1])
 	wantLost(t, stores[2]) // has to be told itself

@@ -24,7 +24,7 @@ func TestFirstStartThatDiesIsGoneOnWith(t *testing.T) {
 				m, opts := startMini(t), options()
 				client := connect(t, "redis://"+m.Addr())
 				ctx, die := context.WithCancel(t.Context())
-				h := &before{at: at, f: die}
+				h := &hook{at: at, before: die}
 				client.AddHook(h)
 				_, err := New(ctx, client, opts...)
 				die()
@@ -51,7 +51,7 @@ func TestAcceptLossThatFailsIsRepeated(t *testing.T) {
 		s := open(t, client, witnessed(new(register)), withRecheck(0))
 		m.FlushAll()
 		ctx, end := context.WithCancel(t.Context())
-		h := &before{at: at, f: end}
+		h := &hook{at: at, before: end}
 		client.AddHook(h)
 		_, err := s.AcceptLoss(ctx)
 		end()
@@ -64,30 +64,39 @@ func TestAcceptLossThatFailsIsRepeated(t *testing.T) {
 		if !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("AcceptLoss() that fails before command %d = %v, want %v", at, err, driver.ErrUnavailable)
 		}
-		if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
-			t.Errorf("AcceptLoss() again = %d, %v, want %d", n, err, Shards)
-		}
+		mustAccept(t, s, Shards)
 		wantWorking(t, s)
 	}
 }
 
-// A witness that can be read and not written ends a first start and an acceptance with its
-// own error.
-func TestWitnessThatCannotBeWritten(t *testing.T) {
-	m, full := startMini(t), errors.New("witness is full")
-	w := &register{full: full}
-	client := connect(t, "redis://"+m.Addr())
-	if _, err := New(t.Context(), client, quiet(), witnessed(w)); !errors.Is(err, full) || !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("New() = %v, want %v and %v", err, full, driver.ErrUnavailable)
+// A witness that is away, or can be read and not written, ends a first start and an acceptance with its own error. Both
+// can be repeated.
+func TestWitnessThatFails(t *testing.T) {
+	for name, fail := range map[string]func(w *register, err error){
+		"it is away": func(w *register, err error) { w.fail = err },
+		"it is full": func(w *register, err error) { w.full = err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, w, broken := startMini(t), new(register), errors.New("witness is broken")
+			client := connect(t, "redis://"+m.Addr())
+			fail(w, broken)
+			if _, err := New(t.Context(), client, quiet(), witnessed(w)); !errors.Is(err, broken) || !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("New() = %v, want %v and %v", err, broken, driver.ErrUnavailable)
+			}
+			fail(w, nil)
+			s := open(t, client, witnessed(w), withRecheck(0))
+			m.FlushAll()
+			fail(w, broken)
+			if _, err := s.AcceptLoss(t.Context()); !errors.Is(err, broken) || !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("AcceptLoss() = %v, want %v and %v", err, broken, driver.ErrUnavailable)
+			}
+			wantLost(t, s)
+			fail(w, nil)
+			wantLost(t, s)
+			mustAccept(t, s, Shards)
+			wantWorking(t, s)
+		})
 	}
-	w.full = nil
-	s := open(t, client, witnessed(w))
-	m.FlushAll()
-	w.full = full
-	if _, err := s.AcceptLoss(t.Context()); !errors.Is(err, full) || !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("AcceptLoss() = %v, want %v and %v", err, full, driver.ErrUnavailable)
-	}
-	wantLost(t, s)
 }
 
 // A running process goes on with what it knows if the witness has no document any more. An
@@ -113,7 +122,7 @@ func TestRacesThatNeverEnd(t *testing.T) {
 			faster = func() { w.version++; w.onSave = faster }
 			faster()
 		},
-		"with one more loss": func(m *mini, _ *register, client goredis.UniversalClient) { client.AddHook(&before{f: m.FlushAll}) },
+		"with one more loss": func(m *mini, _ *register, client goredis.UniversalClient) { client.AddHook(&hook{before: m.FlushAll}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, w := startMini(t), new(register)

@@ -71,6 +71,14 @@ func wantLost(t *testing.T, s *Store) {
 	}
 }
 
+// mustAccept has an operator accept the loss of some shards.
+func mustAccept(t *testing.T, s *Store, shards int) {
+	t.Helper()
+	if n, err := s.AcceptLoss(t.Context()); err != nil || n != shards {
+		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, shards)
+	}
+}
+
 // wantWorking requires that the store takes fresh keys.
 func wantWorking(t *testing.T, s *Store) {
 	t.Helper()
@@ -135,9 +143,7 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 				t.Errorf("Get(%v) of what is there = %v, %v, want completed", id, rec.State, err)
 			}
 
-			if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
-				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-			}
+			mustAccept(t, s, Shards)
 			wantWorking(t, s)
 			wantWorking(t, other) // notices by itself
 			wantWorking(t, open(t, connect(t, addr), witnessed(w)))
@@ -184,34 +190,7 @@ func TestOneLostShardIsRefusedAlone(t *testing.T) {
 	}
 	id[0]++
 	mustBegin(t, s, id, req)
-	if n, err := s.AcceptLoss(t.Context()); err != nil || n != 1 {
-		t.Errorf("AcceptLoss() = %d, %v, want 1", n, err)
-	}
-	wantWorking(t, s)
-}
-
-func TestAnotherRedisIsALoss(t *testing.T) {
-	a, b := startMini(t), startMini(t)
-	w := new(register)
-	open(t, connect(t, "redis://"+a.Addr()), witnessed(w))
-	theirs := open(t, connect(t, "redis://"+b.Addr())) // has incarnations of its own
-	s := open(t, connect(t, "redis://"+b.Addr()), witnessed(w))
-	wantLost(t, s)
-	if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
-		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-	}
-	wantWorking(t, s)
-	wantLost(t, theirs) // the incarnations are new, so nothing goes on under the old ones
-}
-
-func TestWithoutAWitnessTheProcessRemembers(t *testing.T) {
-	m := startMini(t)
-	s := open(t, connect(t, "redis://"+m.Addr()))
-	m.FlushAll()
-	wantLost(t, s)
-	if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
-		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-	}
+	mustAccept(t, s, 1)
 	wantWorking(t, s)
 }
 
@@ -223,9 +202,7 @@ func TestWithoutAWitnessEachProcessIsTold(t *testing.T) {
 	m.FlushAll()
 	for _, s := range stores {
 		wantLost(t, s)
-		if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
-			t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-		}
+		mustAccept(t, s, Shards)
 	}
 	wantWorking(t, stores[0])
 	wantWorking(t, stores[1])
@@ -238,9 +215,7 @@ func TestWithoutAWitnessNewIncarnationsAreAdopted(t *testing.T) {
 	m.FlushAll()
 	starting := open(t, connect(t, "redis://"+m.Addr()))
 	wantLost(t, running)
-	if n, err := running.AcceptLoss(t.Context()); err != nil || n != Shards {
-		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-	}
+	mustAccept(t, running, Shards)
 	wantWorking(t, running)
 	wantWorking(t, starting)
 }
@@ -311,39 +286,6 @@ func TestFirstStartOfManyAtOnceAgrees(t *testing.T) {
 	}
 }
 
-// The first start gets as far as Redis and not to the witness.
-func TestFirstStartThatIsInterruptedIsGoneOnWith(t *testing.T) {
-	m := startMini(t)
-	w := &register{fail: errors.New("witness is away")}
-	client := connect(t, "redis://"+m.Addr())
-	if _, err := New(t.Context(), client, quiet(), witnessed(w)); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("New() without its witness = %v, want %v", err, driver.ErrUnavailable)
-	}
-	w.fail = nil
-	wantWorking(t, open(t, client, witnessed(w)))
-}
-
-func TestAcceptLossIsGoneOnWithAfterAnError(t *testing.T) {
-	m := startMini(t)
-	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withRecheck(0))
-	m.FlushAll()
-	away := errors.New("witness is away")
-	w.onSave = func() { w.mu.Lock(); w.fail = away; w.mu.Unlock() }
-	if _, err := s.AcceptLoss(t.Context()); !errors.Is(err, away) {
-		t.Errorf("AcceptLoss() = %v, want %v", err, away)
-	}
-	wantLost(t, s)
-	w.mu.Lock()
-	w.fail = nil
-	w.mu.Unlock()
-	wantLost(t, s)
-	if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
-		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-	}
-	wantWorking(t, s)
-}
-
 func TestTwoAcceptAtOnce(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
@@ -351,13 +293,9 @@ func TestTwoAcceptAtOnce(t *testing.T) {
 	other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), withRecheck(0))
 	m.FlushAll()
 	w.onSave = func() {
-		if n, err := other.AcceptLoss(t.Context()); err != nil || n != Shards {
-			t.Errorf("AcceptLoss() of the other = %d, %v, want %d", n, err, Shards)
-		}
+		mustAccept(t, other, Shards)
 	}
-	if n, err := s.AcceptLoss(t.Context()); err != nil || n != 0 {
-		t.Errorf("AcceptLoss() of the one that lost the race = %d, %v, want 0", n, err)
-	}
+	mustAccept(t, s, 0)
 	wantWorking(t, s)
 	wantWorking(t, other)
 }
@@ -374,13 +312,5 @@ func TestWitnessIsAskedRarely(t *testing.T) {
 	}
 	if got := w.loads - before; got != 1 {
 		t.Errorf("witness was asked %d times, want 1", got)
-	}
-}
-
-func TestNewRefusesAnotherDocumentInTheWitness(t *testing.T) {
-	w := &register{data: []byte("something else"), version: 3}
-	m := startMini(t)
-	if _, err := New(t.Context(), connect(t, "redis://"+m.Addr()), quiet(), witnessed(w)); err == nil {
-		t.Error("New() with a witness that holds something else = <nil>, want an error")
 	}
 }

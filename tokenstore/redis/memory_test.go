@@ -70,59 +70,42 @@ func TestLargeResponseIsFreedWithItsResult(t *testing.T) {
 	}
 }
 
-// An open record must not be left without its response: that has no time to
-// live of its own, and is removed with the state.
-func TestLargeResponseOfAnUnknownAttempt(t *testing.T) {
-	m := startMini(t)
-	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(driver.ClientKey)
-	a := mustBegin(t, s, id, req)
-	st := completion(a, strings.Repeat("x", 5000))
-	st.State = driver.StateUnknown
-	if _, err := s.Settle(t.Context(), id, st); err != nil {
-		t.Fatal(err)
-	}
-	if ttl := m.TTL(s.keys.body(id)); ttl != 0 {
-		t.Errorf("the response of an unknown attempt goes in %v, want never", ttl)
-	}
-	st.ID, st.State = driver.NewNonce(), driver.StateReleased
-	if _, err := s.Settle(t.Context(), id, st); err != nil {
-		t.Fatal(err)
-	}
-	if m.Exists(s.keys.body(id)) {
-		t.Error("the response is still there after the release")
-	}
-	if n, _ := m.ZMembers(s.keys.open(redisserver.ShardOf(id))); len(n) != 0 {
-		t.Errorf("the open set holds %v after the release, want nothing", n)
-	}
-}
-
-// TestLargeResponseGoesWithItsAttempt: the next attempt starts from one in doubt, and no later
-// call knows of the response.
+// The response of an attempt in doubt has no time to live of its own, and goes with its attempt: when it is released, when
+// the next attempt starts from it, and when the Begin of that one is undone before it has arrived. No later call knows of it.
 func TestLargeResponseGoesWithItsAttempt(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	for name, start := range map[string]func(id driver.KeyID, req driver.BeginRequest) error{
-		"begin": func(id driver.KeyID, req driver.BeginRequest) error {
-			res, err := s.Begin(t.Context(), id, req)
+	for name, end := range map[string]func(id driver.KeyID, st driver.Settlement, next driver.BeginRequest) error{
+		"release": func(id driver.KeyID, st driver.Settlement, _ driver.BeginRequest) error {
+			st.ID, st.State = driver.NewNonce(), driver.StateReleased
+			_, err := s.Settle(t.Context(), id, st)
+			if n, _ := m.ZMembers(s.keys.open(redisserver.ShardOf(id))); len(n) != 0 {
+				t.Errorf("the open set holds %v after the release, want nothing", n)
+			}
+			return err
+		},
+		"begin": func(id driver.KeyID, _ driver.Settlement, next driver.BeginRequest) error {
+			res, err := s.Begin(t.Context(), id, next)
 			if err == nil && !res.Begun {
 				t.Errorf("Begin() found %v, want a new attempt", res.Record.State)
 			}
 			return err
 		},
-		"abort of a begin that has not arrived": func(id driver.KeyID, req driver.BeginRequest) error { return s.Abort(t.Context(), id, req) },
+		"abort of a begin that has not arrived": func(id driver.KeyID, _ driver.Settlement, next driver.BeginRequest) error {
+			return s.Abort(t.Context(), id, next)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id, req := newAttempt(driver.ClientKey)
 			a := mustBegin(t, s, id, req)
 			st := completion(a, strings.Repeat("x", 5000))
 			st.State = driver.StateUnknown
-			if _, err := s.Settle(t.Context(), id, st); err != nil || !m.Exists(s.keys.body(id)) {
-				t.Fatalf("Settle() = %v, want a response apart", err)
+			if _, err := s.Settle(t.Context(), id, st); err != nil || !m.Exists(s.keys.body(id)) || m.TTL(s.keys.body(id)) != 0 {
+				t.Fatalf("Settle() = %v, want a response apart that stays, and not for %v", err, m.TTL(s.keys.body(id)))
 			}
 			req.Fence.Token++
 			req.Nonce, req.RunAgainFrom = driver.NewNonce(), &a
-			if err := start(id, req); err != nil {
+			if err := end(id, st, req); err != nil {
 				t.Fatal(err)
 			}
 			if m.Exists(s.keys.body(id)) {

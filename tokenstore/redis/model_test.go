@@ -49,7 +49,11 @@ func TestStoresAgree(t *testing.T) {
 
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 1))
-	for round := range 30 { // miniredis compiles its scripts for each call, which is slow under the race detector
+	rounds := 30 // miniredis compiles its scripts for each call, which is slow
+	if testing.Short() {
+		rounds = 10
+	}
+	for round := range rounds {
 		g := &generator{rng: rng, id: idem.NewKeyID("model", idem.Key(fmt.Sprint(seed, round)))}
 		var trace []string
 		for range 40 {

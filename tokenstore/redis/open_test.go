@@ -93,8 +93,8 @@ func TestOpenWalksOverRecordsOfAnotherState(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var h trips
-	client.AddHook(&h)
+	h := new(hook)
+	client.AddHook(h)
 	wantIDs(t, walk(t, s, driver.OpenQuery{State: driver.StateUnknown, Limit: 1}, nil), []driver.KeyID{first, last})
 	if got := h.n.Load(); got > 60 {
 		t.Errorf("Open(unknown) among 300 records took %d round trips, want at most 60", got)
@@ -126,7 +126,7 @@ func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
 
 	// The first page's members are settled while the second is fetched.
 	ids, next = ids[75:], 0
-	h := &before{at: 2, f: func() { settle(20) }}
+	h := &hook{at: 2, before: func() { settle(20) }}
 	client.AddHook(h)
 	found := make(map[driver.KeyID]bool)
 	for _, id := range walk(t, s, driver.OpenQuery{Limit: 1000}, nil) {
@@ -160,8 +160,8 @@ func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustBegin(t, s, id, req)
-	var h trips
-	client.AddHook(&h)
+	h := new(hook)
+	client.AddHook(h)
 	calls := 0
 	for q := (driver.OpenQuery{Limit: 100}); ; calls++ {
 		before := h.n.Load()

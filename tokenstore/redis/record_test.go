@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"encoding/hex"
 	"errors"
 	"reflect"
 	"strings"
@@ -115,28 +114,6 @@ func TestDecodeRecordWithoutAReadableResponse(t *testing.T) {
 		if err != nil || got.State != tt.state || got.Response != nil || errors.Is(got.ResponseErr, driver.ErrResponseDamaged) != tt.damaged {
 			t.Errorf("%s: decodeRecord() = %v with %v, %v, %v; want %v, damaged %v", name, got.State, got.Response, got.ResponseErr, err, tt.state, tt.damaged)
 		}
-	}
-}
-
-// Times before 1970 have no form of their own. They count as none.
-func TestPackTime(t *testing.T) {
-	for _, at := range []time.Time{{}, time.UnixMilli(0), time.UnixMilli(-1), time.UnixMilli(1), time.Unix(1<<33, 0)} {
-		f := fields(packTime(at))
-		if got := f.time(); at.UnixMilli() <= 0 && !got.IsZero() || at.UnixMilli() > 0 && !got.Equal(at) || f != "" {
-			t.Errorf("packTime(%v) is read as %v, with %d bytes behind", at, got, len(f))
-		}
-	}
-}
-
-// Every other form has another version.
-func TestRecordFormatIsFixed(t *testing.T) {
-	const want = "02030101" + "00000007" + "8000000000000001" + "01020000000000000000000000000003" +
-		"30313233343536373839616263646566" +
-		"01" + "0900000000000000000000000000000000000000000000000000000000000008" +
-		"0000000003ed" + "0000000007d5" + "000000000bbd" + "000000000fa5" + "00000000138d" + "000000001775" +
-		"0405020003" + "01" + "7a6b2d31" + "726f757465" + "6d65" + "776879"
-	if got := hex.EncodeToString([]byte(sampleRecord(t, driver.StateCompleted, placeInline, ""))); got != want {
-		t.Errorf("record = %s, want %s", got, want)
 	}
 }
 

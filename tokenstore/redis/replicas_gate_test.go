@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,17 +20,11 @@ type waits struct {
 	hold  atomic.Pointer[chan struct{}] // a patient WAIT is answered when it is closed
 }
 
-func (w *waits) DialHook(next goredis.DialHook) goredis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (w *waits) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
-
-func (w *waits) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		err := next(ctx, cmds)
+// hook answers.
+func (w *waits) hook() *hook {
+	return &hook{after: func(cmds []goredis.Cmder) {
 		for _, cmd := range cmds {
-			if wait, ok := cmd.(*goredis.Cmd); ok && cmd.Name() == "wait" {
+			if wait, ok := cmd.(*goredis.Cmd); ok && cmd.Name() == "wait" && len(cmds) > 1 { // with a Begin
 				timeout := wait.Args()[2].(int64)
 				w.asked <- timeout
 				if hold := w.hold.Load(); hold != nil && timeout == gateTimeout.Milliseconds() {
@@ -41,8 +34,7 @@ func (w *waits) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 				wait.SetVal(w.acks.Load())
 			}
 		}
-		return err
-	}
+	}}
 }
 
 const gateTimeout = time.Second
@@ -53,7 +45,7 @@ func TestPatienceOfBeginsFollowsTheReplicas(t *testing.T) {
 	client := connect(t, "redis://"+startMini(t).Addr())
 	w := &waits{asked: make(chan int64, 10)}
 	w.acks.Store(1)
-	client.AddHook(w)
+	client.AddHook(w.hook())
 	s := open(t, client, WithReplicas(1, gateTimeout))
 	id, req := newAttempt(driver.ClientKey)
 	mustBegin(t, s, id, req)
@@ -105,10 +97,45 @@ func TestPatienceOfBeginsFollowsTheReplicas(t *testing.T) {
 // A Begin that does not learn of its replicas is refused.
 func TestBeginWithoutAnAnswerToWait(t *testing.T) {
 	client := connect(t, "redis://"+startMini(t).Addr())
-	client.AddHook(&waits{asked: make(chan int64, 10), fail: errors.New("no answer")})
+	client.AddHook((&waits{asked: make(chan int64, 10), fail: errors.New("no answer")}).hook())
 	s := open(t, client, WithReplicas(1, gateTimeout))
 	id, req := newAttempt(driver.ClientKey)
 	if res, err := s.Begin(t.Context(), id, req); res.Begun || !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Begin() = %v, %v, want %v", res.Begun, err, driver.ErrUnavailable)
+	}
+}
+
+// A WAIT of 0 would block for ever.
+func TestWaitIsNeverForEver(t *testing.T) {
+	for name, left := range map[string]time.Duration{"over": -time.Second, "now": 0, "little": time.Microsecond, "some": 90 * time.Millisecond} {
+		ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(left))
+		got := within(ctx, time.Second)
+		cancel()
+		if got < time.Millisecond || left > 10*time.Millisecond && got >= left {
+			t.Errorf("%s: within(%v) = %v, want 1ms or more, and less than is left", name, left, got)
+		}
+	}
+	if got := within(context.Background(), time.Second); got != time.Second {
+		t.Errorf("within() without a deadline = %v, want 1s", got)
+	}
+	if got := within(context.Background(), time.Microsecond); got != time.Millisecond {
+		t.Errorf("within() of a hurried Begin = %v, want 1ms", got)
+	}
+}
+
+func TestAttachedReplicas(t *testing.T) {
+	for info, want := range map[string]int{
+		"": 0,
+		"# Replication\r\nrole:master\r\nconnected_slaves:3\r\n" +
+			"slave0:ip=127.0.0.1,port=1,state=online,offset=4,lag=0\r\n" +
+			"slave1:ip=127.0.0.1,port=2,state=wait_bgsave,offset=0,lag=0\r\n" +
+			"slave2:ip=127.0.0.1,port=3,state=online,offset=4,lag=11\r\n" +
+			"slave10:ip=::1,port=4,state=online,offset=4,lag=10,type=main\r\n": 2,
+		"slave_repl_offset:1\r\nslave_priority:100\r\nslaves:state=online,lag=0\r\n": 0,
+		"slave0:state=online\r\n": 0,
+	} {
+		if got := attached(info); got != want {
+			t.Errorf("attached(%q) = %d, want %d", info, got, want)
+		}
 	}
 }

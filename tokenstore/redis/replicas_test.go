@@ -71,8 +71,8 @@ func TestBeginWaitsForReplicas(t *testing.T) {
 		s := open(t, client, WithReplicas(1, patient))
 		id, req := newAttempt(driver.ClientKey)
 		mustBegin(t, s, id, req) // there is a connection
-		var h trips
-		client.AddHook(&h)
+		h := new(hook)
+		client.AddHook(h)
 		id, req = newAttempt(driver.ClientKey)
 		mustBegin(t, s, id, req)
 		if got := h.n.Load(); got != 1 {

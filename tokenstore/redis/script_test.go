@@ -1,12 +1,9 @@
 package redisstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,27 +14,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-// trips counts round trips: commands and pipelines.
-type trips struct{ n atomic.Int64 }
-
-func (h *trips) DialHook(next goredis.DialHook) goredis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (h *trips) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error {
-		h.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (h *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		h.n.Add(1)
-		return next(ctx, cmds)
-	}
-}
-
 func TestRoundTrips(t *testing.T) {
 	for name, addr := range map[string]func(t *testing.T) string{
 		"one server": func(t *testing.T) string { return testserver.SharedRedis(t) },
@@ -46,8 +22,8 @@ func TestRoundTrips(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := connect(t, addr(t))
 			s := open(t, client, WithPrefix(freshPrefix(t)))
-			var h trips
-			client.AddHook(&h)
+			h := new(hook)
+			client.AddHook(h)
 			call := func(method string, want int64, f func() error) {
 				t.Helper()
 				before := h.n.Load()
@@ -255,52 +231,25 @@ func TestKeysAreNotStored(t *testing.T) {
 	}
 }
 
-// emptied is a client whose commands lose their answers, as when two servers answer one.
-type emptied struct{ on bool }
-
-func (e *emptied) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-
-func (e *emptied) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error {
-		err := next(ctx, cmd)
-		e.empty(cmd)
-		return err
-	}
-}
-
-func (e *emptied) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		err := next(ctx, cmds)
-		e.empty(cmds...)
-		return err
-	}
-}
-
-func (e *emptied) empty(cmds ...goredis.Cmder) {
-	if !e.on {
-		return
-	}
-	for _, cmd := range cmds {
-		switch cmd := cmd.(type) {
-		case *goredis.SliceCmd:
-			cmd.SetVal(nil)
-		case *goredis.StringSliceCmd:
-			cmd.SetVal(nil)
-		case *goredis.Cmd:
-			cmd.SetVal([]any(nil))
-		}
-	}
-}
-
 // An answer that is missing is an error. It says neither that there is no record nor that another one is there.
 func TestMissingAnswerIsAnError(t *testing.T) {
 	t.Parallel()
-	client, hook := connect(t, "redis://"+startMini(t).Addr()), new(emptied)
-	client.AddHook(hook)
+	client := connect(t, "redis://"+startMini(t).Addr())
 	s := open(t, client)
 	id, req := newAttempt(driver.ClientKey)
 	a := mustBegin(t, s, id, req)
-	hook.on = true
+	client.AddHook(&hook{after: func(cmds []goredis.Cmder) { // as when two servers answer one
+		for _, cmd := range cmds {
+			switch cmd := cmd.(type) {
+			case *goredis.SliceCmd:
+				cmd.SetVal(nil)
+			case *goredis.StringSliceCmd:
+				cmd.SetVal(nil)
+			case *goredis.Cmd:
+				cmd.SetVal([]any(nil))
+			}
+		}
+	}})
 	_, got := s.Get(t.Context(), id)
 	_, begun := s.Begin(t.Context(), id, req)
 	_, settled := s.Settle(t.Context(), id, completion(a, "paid"))

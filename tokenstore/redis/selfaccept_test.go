@@ -3,16 +3,13 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -34,14 +31,8 @@ func (a *tally) want(t *testing.T, want ...int) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.shards) != len(want) {
+	if !slices.Equal(a.shards, want) {
 		t.Errorf("losses accepted: %v, want %v", a.shards, want)
-		return
-	}
-	for i := range want {
-		if a.shards[i] != want[i] {
-			t.Errorf("losses accepted: %v, want %v", a.shards, want)
-		}
 	}
 }
 
@@ -51,28 +42,7 @@ func TestLossIsAcceptedAlone(t *testing.T) {
 		"flush":              func(r *testserver.Redis) error { _, err := r.Do("FLUSHALL"); return err },
 		"restart with empty": func(r *testserver.Redis) error { r.Restart(); return nil },
 	} {
-		for call, do := range map[string]func(ctx context.Context, s *Store) error{
-			"Begin": func(ctx context.Context, s *Store) error {
-				id, req := newAttempt(driver.ClientKey)
-				res, err := s.Begin(ctx, id, req)
-				if err == nil && !res.Begun {
-					err = errors.New("not begun")
-				}
-				return err
-			},
-			"Issue": func(ctx context.Context, s *Store) error {
-				id, _ := newAttempt(driver.IssuedToken)
-				_, err := s.Issue(ctx, id, time.Hour)
-				return err
-			},
-			"Get": func(ctx context.Context, s *Store) error {
-				id, _ := newAttempt(driver.ClientKey)
-				_, err := s.Get(ctx, id)
-				return err
-			},
-			"Ping": func(ctx context.Context, s *Store) error { return s.Ping(ctx) },
-			"New":  func(ctx context.Context, s *Store) error { return nil }, // below
-		} {
+		for _, call := range []string{"Begin", "Issue", "Get", "Ping", "New"} {
 			t.Run(name+", noticed by "+call, func(t *testing.T) {
 				r := testserver.StartRedis(t)
 				var told tally
@@ -83,8 +53,7 @@ func TestLossIsAcceptedAlone(t *testing.T) {
 				}
 				if call == "New" {
 					open(t, connect(t, r.URL()), witnessed(w), told.option())
-				}
-				if err := do(t.Context(), s); err != nil {
+				} else if err := calls[call](t.Context(), s); err != nil {
 					t.Errorf("%s() = %v, want <nil>", call, err)
 				}
 				wantWorking(t, s)
@@ -95,101 +64,41 @@ func TestLossIsAcceptedAlone(t *testing.T) {
 	}
 }
 
-func TestLossOfOneShardIsAcceptedAlone(t *testing.T) {
-	for name, opts := range map[string][]Option{"with a witness": {witnessed(new(register))}, "without": nil} {
-		t.Run(name, func(t *testing.T) {
-			m := startMini(t)
-			var told tally
-			s := open(t, connect(t, "redis://"+m.Addr()), append(opts, told.option())...)
-			id, req := newAttempt(driver.ClientKey)
-			m.Del(s.keys.incarnation(redisserver.ShardOf(id)))
-			mustBegin(t, s, id, req)
-			wantWorking(t, s)
-			told.want(t, 1)
-		})
-	}
-}
-
-// before runs f before the command or pipeline with a number, or before each one if the
-// number is 0.
-type before struct {
-	n  atomic.Int64
-	at int64
-	f  func()
-}
-
-func (h *before) step() {
-	if n := h.n.Add(1); n == h.at || h.at == 0 {
-		h.f()
-	}
-}
-
-func (h *before) DialHook(next goredis.DialHook) goredis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (h *before) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error { h.step(); return next(ctx, cmd) }
-}
-
-func (h *before) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error { h.step(); return next(ctx, cmds) }
-}
-
-// Redis is wiped before any of the commands that accepting a loss and going on
-// takes, and the witness is asked at any point meanwhile.
-func TestRedisIsWipedBetweenAnyTwoCommands(t *testing.T) {
-	for at := int64(1); ; at++ {
-		m := startMini(t)
-		var told tally
-		client := connect(t, "redis://"+m.Addr())
-		s := open(t, client, witnessed(new(register)), told.option(), withRecheck(0))
-		m.FlushAll()
-		h := &before{at: at, f: m.FlushAll}
-		client.AddHook(h)
-		id, req := newAttempt(driver.ClientKey)
-		if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
-			t.Errorf("wiped again before command %d: Begin(%v) = %v, %v, want begun", at, id, res.Begun, err)
-		}
-		if h.n.Load() < at {
-			if at < 5 {
-				t.Errorf("a Begin that accepts a loss took %d commands, want some more", at-1)
-			}
-			return
-		}
-		wantWorking(t, s)
-	}
-}
-
-// While a process accepts a loss, another one accepts this loss and the next one, at any
-// point.
-func TestAnotherProcessAcceptsTwoLossesBetweenAnyTwoCommands(t *testing.T) {
+// Something happens before any of the commands that accepting a loss and going on takes, and the witness may be asked at
+// any point meanwhile: Redis is wiped again, or another process accepts the loss and the next one, or the loss alone.
+// What was made for the first loss is not in the way.
+func TestAcceptanceIsOvertakenBetweenAnyTwoCommands(t *testing.T) {
 	t.Parallel()
-	for at := int64(1); ; at++ {
-		m, w := startMini(t), new(register)
-		var told tally
-		client := connect(t, "redis://"+m.Addr())
-		s := open(t, client, witnessed(w), told.option(), withRecheck(0))
-		other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), told.option(), withRecheck(0))
-		m.FlushAll()
-		h := &before{at: at, f: func() {
+	for name, overtake := range map[string]func(t *testing.T, m *mini, other *Store){
+		"Redis is wiped":             func(_ *testing.T, m *mini, _ *Store) { m.FlushAll() },
+		"another process accepts it": func(t *testing.T, m *mini, other *Store) { wantWorking(t, other); m.FlushAll() },
+		"another process accepts two losses": func(t *testing.T, m *mini, other *Store) {
 			wantWorking(t, other)
 			m.FlushAll()
 			wantWorking(t, other)
-		}}
-		client.AddHook(h)
-		await(t, "to accept both losses", func() error { // a slow machine ends the first try after its time-out
-			id, req := newAttempt(driver.ClientKey)
-			res, err := s.Begin(t.Context(), id, req)
-			if err == nil && !res.Begun {
-				t.Fatalf("Begin(%v) = %+v, want begun", id, res)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for at := int64(1); ; at++ {
+				m, w := startMini(t), new(register)
+				client := connect(t, "redis://"+m.Addr())
+				s := open(t, client, witnessed(w), WithLossAcceptance(nil), withRecheck(0))
+				other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), WithLossAcceptance(nil), withRecheck(0))
+				m.FlushAll()
+				h := &hook{at: at, before: func() { overtake(t, m, other) }}
+				client.AddHook(h)
+				await(t, "to accept the losses", func() error { return tryBegin(t, s) }) // a slow machine ends the first try after its time-out
+				wantWorking(t, s)
+				wantWorking(t, other)
+				if h.n.Load() < at {
+					if at < 5 {
+						t.Errorf("a Begin that accepts a loss took %d commands, want some more", at-1)
+					}
+					return
+				}
 			}
-			return err
 		})
-		wantWorking(t, s)
-		if h.n.Load() < at {
-			return
-		}
 	}
 }
 
@@ -230,23 +139,11 @@ func TestLossesUnderLoadAreAcceptedOnce(t *testing.T) {
 	}
 	stop()
 	wg.Wait()
-	if _, err := told.sum(); err != nil {
-		t.Error(err)
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if saves, _ := told.sum(); w.version != int64(saves)+1 {
-		t.Errorf("%d losses were told, and the witness was written %d times after the first", saves, w.version-1)
+	if told := len(told.shards); told == 0 || w.version != int64(told)+1 {
+		t.Errorf("%d losses were told, and the witness was written %d times after the first", told, w.version-1)
 	}
-}
-
-func (a *tally) sum() (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.shards) == 0 {
-		return 0, errors.New("no loss was told")
-	}
-	return len(a.shards), nil
 }
 
 // While the witness is away nothing is accepted, and it is not asked by every

@@ -14,33 +14,28 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-func TestNewRefusesEviction(t *testing.T) {
-	r := testserver.StartRedis(t, testserver.WithRedisArgs("--maxmemory-policy", "allkeys-lru"))
-	_, err := New(t.Context(), connect(t, r.URL()), quiet())
-	if err == nil || !strings.Contains(err.Error(), "noeviction") {
-		t.Errorf("New() = %v, want a refusal that names noeviction", err)
-	}
-}
-
-// A primary that would be a writable replica goes on with its instances after a fail-over.
-func TestNewRefusesAServerThatStaysWritable(t *testing.T) {
+// A server that evicts loses records, one node of a cluster too. A primary that would be a writable replica goes on with
+// its instances after a fail-over.
+func TestNewRefusesSettingsOfTheServer(t *testing.T) {
 	t.Parallel()
-	r := testserver.StartRedis(t, testserver.WithRedisArgs("--replica-read-only", "no"))
-	_, err := New(t.Context(), connect(t, r.URL()), quiet())
-	if err == nil || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "replica-read-only") {
-		t.Errorf("New() = %v, want a refusal that names replica-read-only", err)
+	start := func(args ...string) func(*testing.T) string {
+		return func(t *testing.T) string { return testserver.StartRedis(t, testserver.WithRedisArgs(args...)).URL() }
 	}
-}
-
-func TestNewRefusesEvictionOnOneNodeOfACluster(t *testing.T) {
-	t.Parallel()
-	c := testserver.StartRedisCluster(t, 3)
-	if _, err := c.Nodes()[1].Do("CONFIG", "SET", "maxmemory-policy", "volatile-ttl"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := New(t.Context(), connect(t, clusterAddr(c)), quiet())
-	if err == nil || !strings.Contains(err.Error(), "volatile-ttl") {
-		t.Errorf("New() = %v, want a refusal that names volatile-ttl", err)
+	for _, tt := range []struct {
+		addr func(*testing.T) string
+		says string
+	}{
+		{start("--maxmemory-policy", "allkeys-lru"), "noeviction"},
+		{start("--replica-read-only", "no"), "replica-read-only"},
+		{func(t *testing.T) string {
+			c := testserver.StartRedisCluster(t, 3)
+			do(t, c.Nodes()[1], "CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
+			return clusterAddr(c)
+		}, "volatile-ttl"},
+	} {
+		if _, err := New(t.Context(), connect(t, tt.addr(t)), quiet()); err == nil || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("New() = %v, want a refusal that names %s", err, tt.says)
+		}
 	}
 }
 
@@ -101,42 +96,18 @@ func TestNewRefusesClients(t *testing.T) {
 	}
 }
 
-func TestNewRefusesPrefixes(t *testing.T) {
-	for _, prefix := range []string{"", "a{b}"} {
-		if _, err := New(t.Context(), connect(t, "redis://"+startMini(t).Addr()), quiet(), WithPrefix(prefix)); err == nil {
-			t.Errorf("New() with prefix %q = <nil>, want a refusal", prefix)
-		}
-	}
-}
-
 func TestUnreachableServerFailsAtOnce(t *testing.T) {
 	m := startMini(t)
 	client := connectDogged(t, "redis://"+m.Addr())
 	s := open(t, client)
 	m.Close()
-	id, req := newAttempt(driver.ClientKey)
 	ctx := t.Context()
 	start := time.Now()
-	for name, call := range map[string]func() error{
-		"New":           func() error { _, err := New(ctx, client, quiet()); return err },
-		"Get":           func() error { _, err := s.Get(ctx, id); return err },
-		"Issue":         func() error { _, err := s.Issue(ctx, id, time.Hour); return err },
-		"Begin":         func() error { _, err := s.Begin(ctx, id, req); return err },
-		"Settle":        func() error { _, err := s.Settle(ctx, id, completion(driver.Attempt{}, "")); return err },
-		"Abort":         func() error { return s.Abort(ctx, id, req) },
-		"ListOpen":      func() error { _, err := s.ListOpen(ctx, driver.OpenQuery{}); return err },
-		"RetireDomain":  func() error { return s.RetireDomain(ctx, "domain", driver.Decision{}) },
-		"DomainRetired": func() error { _, err := s.DomainRetired(ctx, "domain"); return err },
-		"Ping":          func() error { return s.Ping(ctx) },
-		"AcceptLoss":    func() error { _, err := s.AcceptLoss(ctx); return err },
-		"DeclareSealed": func() error { return s.DeclareSealed(ctx) },
-		"Sealed":        func() error { _, err := s.Sealed(ctx); return err },
-		"Clock":         func() error { _, err := s.Clock(ctx); return err },
-		"Decisions":     func() error { _, err := s.Decisions(ctx, id); return err },
-		"EachKey":       func() error { return s.EachKey(ctx, func(driver.KeyID) bool { return true }) },
-		"Replicas":      func() error { _, _, err := s.Replicas(ctx); return err },
-	} {
-		if err := call(); !errors.Is(err, driver.ErrUnavailable) {
+	if _, err := New(ctx, client, quiet()); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("New() = %v, want %v", err, driver.ErrUnavailable)
+	}
+	for name, call := range calls {
+		if err := call(ctx, s); !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%s() = %v, want %v", name, err, driver.ErrUnavailable)
 		}
 	}
@@ -150,20 +121,11 @@ func TestUnreachableServerFailsAtOnce(t *testing.T) {
 func TestDeadlineIsHonoured(t *testing.T) {
 	r := testserver.StartRedis(t)
 	s := open(t, connect(t, r.URL()))
-	id, req := newAttempt(driver.ClientKey)
 	r.Pause()
 	defer r.Resume()
-	for name, call := range map[string]func(ctx testing.TB, s *Store) error{
-		"Begin": func(tb testing.TB, s *Store) error { _, err := s.Begin(short(tb), id, req); return err },
-		"Get":   func(tb testing.TB, s *Store) error { _, err := s.Get(short(tb), id); return err },
-		"Settle": func(tb testing.TB, s *Store) error {
-			_, err := s.Settle(short(tb), id, completion(driver.Attempt{}, ""))
-			return err
-		},
-		"Ping": func(tb testing.TB, s *Store) error { return s.Ping(short(tb)) },
-	} {
+	for _, name := range []string{"Begin", "Get", "Settle", "Ping"} {
 		start := time.Now()
-		err := call(t, s)
+		err := calls[name](short(t), s)
 		if took := time.Since(start); !errors.Is(err, driver.ErrUnavailable) || took > time.Second {
 			t.Errorf("%s() with 100 ms = %v after %v, want %v", name, err, took, driver.ErrUnavailable)
 		}

@@ -31,9 +31,7 @@ func TestEachPrefixHasItsWitness(t *testing.T) {
 	theirs.FlushAll()
 	b = open(t, connect(t, "redis://"+theirs.Addr()), WithPrefix("team-b"), in)
 	wantLost(t, b)
-	if n, err := b.AcceptLoss(t.Context()); err != nil || n != Shards {
-		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-	}
+	mustAccept(t, b, Shards)
 	wantWorking(t, b)
 	wantWorking(t, a)
 	wantWorking(t, open(t, connect(t, "redis://"+ours.Addr()), in))

@@ -71,9 +71,7 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 			}
 
 			// An operator sets it right, and now the wrong one does not come back.
-			if n, err := right.AcceptLoss(t.Context()); err != nil || n != Shards {
-				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
-			}
+			mustAccept(t, right, Shards)
 			wrongClock.advance(time.Hour)
 			version = w.at()
 			for range 10 {
@@ -115,6 +113,9 @@ func TestForeignServerIsLeftToAnOperator(t *testing.T) {
 			if w.at() != 1 || len(b.Keys()) != keys {
 				t.Errorf("the witness is at version %d and the server has %d keys, want 1 and %d", w.at(), len(b.Keys()), keys)
 			}
+			mustAccept(t, wrong, Shards)
+			wantWorking(t, wrong)
+			wantLost(t, theirs) // the incarnations are new, so nothing goes on under the old ones
 		})
 	}
 }
@@ -131,7 +132,7 @@ func TestAcceptanceThatDiedIsFinishedByAnother(t *testing.T) {
 		other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), told.option(), withRecheck(0))
 		m.FlushAll()
 		ctx, die := context.WithCancel(t.Context())
-		h := &before{at: at, f: die}
+		h := &hook{at: at, before: die}
 		client.AddHook(h)
 		away := errors.New("died before its save")
 		w.onSave = func() { w.mu.Lock(); w.fail = away; w.mu.Unlock() }
@@ -156,67 +157,34 @@ func TestAcceptanceThatDiedIsFinishedByAnother(t *testing.T) {
 	}
 }
 
-// Before any command of an acceptance another process accepts the loss, and Redis is wiped
-// again. The incarnations made for the first loss are not in the way.
-func TestAcceptanceThatIsOvertaken(t *testing.T) {
-	for at := int64(1); ; at++ {
-		m := startMini(t)
-		w := new(register)
-		client := connect(t, "redis://"+m.Addr())
-		slow := open(t, client, witnessed(w), WithLossAcceptance(nil), withRecheck(0))
-		other := open(t, connect(t, "redis://"+m.Addr()), witnessed(w), WithLossAcceptance(nil), withRecheck(0))
-		m.FlushAll()
-		h := &before{at: at, f: func() {
-			wantWorking(t, other)
-			m.FlushAll()
-		}}
-		client.AddHook(h)
-		if err := tryBegin(t, slow); err != nil {
-			t.Errorf("overtaken before command %d: Begin() = %v, want begun", at, err)
-		}
-		wantWorking(t, slow)
-		wantWorking(t, other)
-		if h.n.Load() < at {
-			return
-		}
-	}
-}
-
-// One shard's loss is accepted while a Begin notices that of another one.
+// An operator accepts one shard's loss while a Begin, or a Ping that looks at all shards, notices that of another one. The
+// store accepts that itself.
 func TestLossOfAnotherShardIsAcceptedMeanwhile(t *testing.T) {
-	for name, witness := range map[string][]Option{"with a witness": {witnessed(new(register))}, "without": nil} {
-		t.Run(name, func(t *testing.T) {
-			m := startMini(t)
-			client := connect(t, "redis://"+m.Addr())
-			s := open(t, client, append(witness, WithLossAcceptance(nil))...)
-			id, req := newAttempt(driver.ClientKey)
-			id[0] = 1
-			client.AddHook(&before{at: 1, f: func() {
-				m.Del(s.keys.incarnation(2))
-				if n, err := s.AcceptLoss(t.Context()); n != 1 || err != nil {
-					t.Errorf("AcceptLoss() = %d, %v, want 1", n, err)
-				}
-				m.Del(s.keys.incarnation(1))
-			}})
-			mustBegin(t, s, id, req)
-		})
-	}
-}
-
-// The same for Ping, which looks at all of them.
-func TestLossIsAcceptedWhilePingNoticesAnother(t *testing.T) {
-	m := startMini(t)
-	client := connect(t, "redis://"+m.Addr())
-	s := open(t, client, witnessed(new(register)), WithLossAcceptance(nil))
-	client.AddHook(&before{at: 1, f: func() {
-		m.Del(s.keys.incarnation(2))
-		if _, err := s.AcceptLoss(t.Context()); err != nil {
-			t.Errorf("AcceptLoss() = %v, want <nil>", err)
+	for name, witness := range map[string]func() []Option{
+		"with a witness": func() []Option { return []Option{witnessed(new(register))} }, "without": func() []Option { return nil },
+	} {
+		for call, do := range map[string]func(t *testing.T, s *Store){
+			"Begin": func(t *testing.T, s *Store) {
+				id, req := newAttempt(driver.ClientKey)
+				id[0] = 1
+				mustBegin(t, s, id, req)
+			},
+			"Ping": wantWorking,
+		} {
+			t.Run(call+" "+name, func(t *testing.T) {
+				m := startMini(t)
+				client := connect(t, "redis://"+m.Addr())
+				var told tally
+				s := open(t, client, append(witness(), told.option())...)
+				client.AddHook(&hook{at: 1, before: func() {
+					m.Del(s.keys.incarnation(2))
+					mustAccept(t, s, 1)
+					m.Del(s.keys.incarnation(1))
+				}})
+				do(t, s)
+				told.want(t, 1)
+			})
 		}
-		m.Del(s.keys.incarnation(1))
-	}})
-	if err := s.Ping(t.Context()); err != nil {
-		t.Errorf("Ping() = %v, want <nil>", err)
 	}
 }
 
