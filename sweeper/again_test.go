@@ -95,30 +95,15 @@ func TestAgeForRunAgainIsByTheStoresClock(t *testing.T) {
 	})
 }
 
-// racingStore calls a function after each listing of a given age.
-type racingStore struct {
-	driver.Store
-	age   time.Duration
-	after func()
-}
-
-func (s *racingStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
-	page, err := s.Store.ListOpen(ctx, q)
-	if q.OlderThan == s.age {
-		s.after()
-	}
-	return page, err
-}
-
 // A client may come back late, and its request runs again from the old attempt.
 func TestAttemptThatBeganSinceIsNotReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
 		b.policy.InDoubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
 		b.interrupted("k")
-		b.listed = &racingStore{Store: b.store, age: time.Hour, after: func() {
-			if rec, err := b.store.Get(t.Context(), idOf("k")); err != nil || rec.Attempt.Number > 1 || time.Since(rec.Started) < time.Hour {
-				return
+		b.listed = &hooked{Store: b.store, list: func(q driver.OpenQuery, _ *driver.OpenPage) error {
+			if rec, err := b.store.Get(t.Context(), idOf("k")); q.OlderThan != time.Hour || err != nil || rec.Attempt.Number > 1 || time.Since(rec.Started) < time.Hour {
+				return nil
 			}
 			op := idem.Operation{Transport: idem.TransportHTTP, Key: "k", Policy: &b.policy,
 				Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "body") }}
@@ -126,6 +111,7 @@ func TestAttemptThatBeganSinceIsNotReleased(t *testing.T) {
 			if err != nil || res.Attempt != 2 {
 				t.Errorf("Do() = %+v, %v, want attempt 2", res, err)
 			}
+			return nil
 		}}
 		defer b.run()()
 		time.Sleep(80 * time.Minute) // of the fake clock

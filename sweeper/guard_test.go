@@ -12,67 +12,31 @@ import (
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
-// breaking is a store or an inbox of an application that panics until its time comes.
-type breaking struct {
-	driver.Store
-	*inbox
-	until time.Time
-}
-
-func (b *breaking) broken() {
-	if time.Now().Before(b.until) {
-		panic("boom")
-	}
-}
-
-func (b *breaking) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
-	b.broken()
-	return b.Store.ListOpen(ctx, q)
-}
-
-func (b *breaking) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
-	b.broken()
-	return b.Store.Get(ctx, id)
-}
-
-func (b *breaking) OfferNamed(ctx context.Context, id string, data []byte) (bool, error) {
-	b.broken()
-	return b.inbox.OfferNamed(ctx, id, data)
-}
-
-func (b *breaking) Names(ctx context.Context) ([]string, error) {
-	b.broken()
-	return b.inbox.Names(ctx)
-}
-
-func (b *breaking) ForgetName(ctx context.Context, id string) error {
-	b.broken()
-	return b.inbox.ForgetName(ctx, id)
-}
-
 // What the application gives the sweeper may panic, such as a hook of the client of its store. That ends
 // neither the process nor the sweep, an observer hears of it, and the sweeper tries again.
 func TestPanicsAroundTheSweeper(t *testing.T) {
-	for name, use := range map[string]func(b *bundle, app *breaking) []sweeper.Option{
-		"the store": func(b *bundle, app *breaking) []sweeper.Option {
-			b.listed = app
+	for name, use := range map[string]func(b *bundle, broken func()) []sweeper.Option{
+		"the store": func(b *bundle, broken func()) []sweeper.Option {
+			b.listed = &hooked{Store: b.store, get: func(context.Context, driver.KeyID) error { broken(); return nil },
+				list: func(driver.OpenQuery, *driver.OpenPage) error { broken(); return nil }}
 			return nil
 		},
-		"the inbox": func(b *bundle, app *breaking) []sweeper.Option {
+		"the inbox": func(b *bundle, broken func()) []sweeper.Option {
 			b.inbox.known[idOf("settled").String()+"-1-00000000"] = true // so that a name is forgotten
-			return []sweeper.Option{sweeper.WithInbox(app)}
+			b.inbox.breaks = func(string) error { broken(); return nil }
+			return nil
 		},
-		"a chore": func(_ *bundle, app *breaking) []sweeper.Option {
-			return []sweeper.Option{sweeper.WithChore(time.Minute, func(context.Context) error { app.broken(); return nil })}
+		"a chore": func(_ *bundle, broken func()) []sweeper.Option {
+			return []sweeper.Option{sweeper.WithChore(time.Minute, func(context.Context) error { broken(); return nil })}
 		},
-		"the election": func(_ *bundle, app *breaking) []sweeper.Option {
+		"the election": func(_ *bundle, broken func()) []sweeper.Option {
 			return []sweeper.Option{sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
-				app.broken()
+				broken()
 				return term(ctx)
 			})}
 		},
-		"an observer": func(_ *bundle, app *breaking) []sweeper.Option {
-			return []sweeper.Option{sweeper.WithObserver(func(context.Context, sweeper.Pass) { app.broken() })}
+		"an observer": func(_ *bundle, broken func()) []sweeper.Option {
+			return []sweeper.Option{sweeper.WithObserver(func(context.Context, sweeper.Pass) { broken() })}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,8 +46,12 @@ func TestPanicsAroundTheSweeper(t *testing.T) {
 				undecided := idem.Policy{Name: "POST /undecided", AllowGlobalKeys: true, InDoubt: idem.AskResolver(says(idem.StillUnknown()))}
 				b.beginOn(undecided.Name, "undecided").ReleaseInBackground()
 				time.Sleep(time.Minute)
-				app := &breaking{Store: b.store, inbox: b.inbox, until: time.Now().Add(time.Minute)}
-				stop := b.runWith([]idem.Policy{b.policy, undecided}, use(b, app)...)
+				until := time.Now().Add(time.Minute)
+				stop := b.runWith([]idem.Policy{b.policy, undecided}, use(b, func() {
+					if time.Now().Before(until) {
+						panic("boom")
+					}
+				})...)
 				defer stop()
 				time.Sleep(10 * time.Minute)
 				b.wantState("paid", driver.StateCompleted)

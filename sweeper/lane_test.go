@@ -3,6 +3,7 @@ package sweeper_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -187,22 +188,13 @@ func TestRouteThatRecovers(t *testing.T) {
 	}
 }
 
-// engineFails makes the engine of a bundle fail for some keys, with the store that it has.
-func (b *bundle) engineFails(fails func(driver.KeyID) bool) {
-	b.Helper()
-	var err error
-	if b.engine, err = idem.New(b.locker, &failingStore{Store: b.store, with: errDown, fails: fails}); err != nil {
-		b.Fatal(err)
-	}
-}
-
 // A route whose records fail in a row makes half as many calls as there are workers.
 func TestFailingRouteMakesHalfTheCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int32
 		b := setup(t, nil)
 		b.doubts("POST /pay", 100)
-		b.engineFails(func(driver.KeyID) bool {
+		b.failing(func(driver.KeyID) bool {
 			most.Store(max(most.Load(), running.Add(1)))
 			defer running.Add(-1)
 			time.Sleep(300 * time.Millisecond)
@@ -230,7 +222,7 @@ func TestFailuresWithSuccessesBetweenThem(t *testing.T) {
 			return idem.NotApplied(), nil
 		})
 		var fail sync.Map // by key, once
-		b.engineFails(func(id driver.KeyID) bool {
+		b.failing(func(id driver.KeyID) bool {
 			_, fails := fail.LoadAndDelete(id)
 			if fails {
 				failed.Add(1)
@@ -258,7 +250,7 @@ func TestRecordThatFailedForLong(t *testing.T) {
 		var up atomic.Bool
 		b := setup(t, says(idem.NotApplied()))
 		b.interrupted("k")
-		b.engineFails(func(driver.KeyID) bool { return !up.Load() })
+		b.failing(func(driver.KeyID) bool { return !up.Load() })
 		defer b.run()()
 		time.Sleep(time.Hour)
 		up.Store(true)
@@ -267,44 +259,27 @@ func TestRecordThatFailedForLong(t *testing.T) {
 	})
 }
 
-// countingStore counts the records that it lists, and may lack a part.
-type countingStore struct {
-	driver.Store
-	rows, withResponse atomic.Int32
-	lacks              func(driver.KeyID) bool
-}
-
-func (s *countingStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
-	page, err := s.Store.ListOpen(ctx, q)
-	kept := page.Records[:0]
-	for _, r := range page.Records {
-		if s.lacks != nil && s.lacks(r.ID) {
-			err = errDown
-			continue
-		}
-		s.rows.Add(1)
-		if r.Record.Response != nil {
-			s.withResponse.Add(1)
-		}
-		kept = append(kept, r)
-	}
-	page.Records = kept
-	return page, err
-}
-
 // A list of unknown outcomes that wait for a person is not read again and again.
 func TestIdleListIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
 		b.doubts("POST /pay", 100)
-		store := &countingStore{Store: b.store}
-		b.listed = store
+		var rows, withResponse atomic.Int32
+		b.listed = &hooked{Store: b.store, list: func(_ driver.OpenQuery, page *driver.OpenPage) error {
+			for _, r := range page.Records {
+				rows.Add(1)
+				if r.Record.Response != nil {
+					withResponse.Add(1)
+				}
+			}
+			return nil
+		}}
 		defer b.run()()
 		time.Sleep(20 * time.Minute)
-		store.rows.Store(0)
+		rows.Store(0)
 		time.Sleep(20 * time.Minute)
-		if n := store.rows.Load(); n > 100*4 || store.withResponse.Load() > 0 { // each is looked at every 5 minutes
-			t.Errorf("%d records were read in 20 minutes, and %d responses; want each record 4 times and no response", n, store.withResponse.Load())
+		if n := rows.Load(); n > 100*4 || withResponse.Load() > 0 { // each is looked at every 5 minutes
+			t.Errorf("%d records were read in 20 minutes, and %d responses; want each record 4 times and no response", n, withResponse.Load())
 		}
 		if sum := b.sum(); sum.Queued != 100 || b.inbox.size() != 100 {
 			t.Errorf("%d cases, want 100", b.inbox.size())
@@ -318,8 +293,16 @@ func TestPartOfTheStoreIsAway(t *testing.T) {
 		b := setup(t, nil)
 		b.doubts("dead", 10)
 		var away atomic.Bool
-		store := &countingStore{Store: b.store, lacks: func(id driver.KeyID) bool { return away.Load() && id[0]%3 == 0 }}
-		b.listed = store
+		lacks := func(id driver.KeyID) bool { return away.Load() && id[0]%3 == 0 }
+		b.listed = &hooked{Store: b.store, list: func(_ driver.OpenQuery, page *driver.OpenPage) (err error) {
+			page.Records = slices.DeleteFunc(page.Records, func(r driver.OpenRecord) bool {
+				if lacks(r.ID) {
+					err = errDown
+				}
+				return lacks(r.ID)
+			})
+			return err
+		}}
 		defer b.runWith(b.byRoute(func(context.Context) error { return nil }), sweeper.WithPage(4))()
 		time.Sleep(time.Minute)
 		away.Store(true)
@@ -328,7 +311,7 @@ func TestPartOfTheStoreIsAway(t *testing.T) {
 		open := 0
 		for i := range 30 {
 			id := idOf(fmt.Sprint("healthy ", i))
-			if rec, err := b.store.Get(b.Context(), id); err != nil || (rec.State != driver.StateReleased) != store.lacks(id) {
+			if rec, err := b.store.Get(b.Context(), id); err != nil || (rec.State != driver.StateReleased) != lacks(id) {
 				open++
 			}
 		}

@@ -3,15 +3,17 @@ package sweeper_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // bundle is a service with its sweepers, on in-process parts and a fake clock.
@@ -144,19 +146,74 @@ func (b *bundle) wantState(key string, state driver.State) driver.Record {
 	return rec
 }
 
+// hooked is a store with places to break it.
+type hooked struct {
+	driver.Store
+	get  func(ctx context.Context, id driver.KeyID) error      // its error is that of Get
+	list func(q driver.OpenQuery, page *driver.OpenPage) error // may change the page, and its error is that of ListOpen
+}
+
+func (s *hooked) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
+	if s.get != nil {
+		if err := s.get(ctx, id); err != nil {
+			return driver.Record{}, err
+		}
+	}
+	return s.Store.Get(ctx, id)
+}
+
+func (s *hooked) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
+	page, err := s.Store.ListOpen(ctx, q)
+	if err == nil && s.list != nil {
+		err = s.list(q, &page)
+	}
+	return page, err
+}
+
+// engineOn has the engine use another store before that of the bundle.
+func (b *bundle) engineOn(s *hooked) {
+	b.Helper()
+	s.Store = b.store
+	var err error
+	if b.engine, err = idem.New(b.locker, s); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// on is engineOn for the engine and the sweepers.
+func (b *bundle) on(s *hooked) {
+	b.Helper()
+	b.engineOn(s)
+	b.listed = s
+}
+
 // inbox is an [sweeper.Inbox] in memory.
 type inbox struct {
-	mu    sync.Mutex
-	known map[string]bool
-	cases []sweeper.Case
-	fail  error
+	mu     sync.Mutex
+	known  map[string]bool
+	cases  []sweeper.Case
+	breaks func(call string) error // offer, names or forget
+}
+
+// fails has all calls fail, or none.
+func (in *inbox) fails(err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.breaks = func(string) error { return err }
+}
+
+func (in *inbox) broken(call string) error {
+	if in.breaks == nil {
+		return nil
+	}
+	return in.breaks(call)
 }
 
 func (in *inbox) OfferNamed(_ context.Context, id string, data []byte) (bool, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.fail != nil || in.known[id] {
-		return false, in.fail
+	if err := in.broken("offer"); err != nil || in.known[id] {
+		return false, err
 	}
 	var c sweeper.Case
 	if err := json.Unmarshal(data, &c); err != nil {
@@ -170,17 +227,17 @@ func (in *inbox) OfferNamed(_ context.Context, id string, data []byte) (bool, er
 func (in *inbox) Names(context.Context) (ids []string, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for id := range in.known {
-		ids = append(ids, id)
-	}
-	return ids, in.fail
+	return slices.Collect(maps.Keys(in.known)), in.broken("names")
 }
 
 func (in *inbox) ForgetName(_ context.Context, id string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if err := in.broken("forget"); err != nil {
+		return err
+	}
 	delete(in.known, id)
-	return in.fail
+	return nil
 }
 
 func (in *inbox) size() int {

@@ -268,19 +268,6 @@ func TestChoreThatIsCutOffStaysDue(t *testing.T) {
 	})
 }
 
-// hidingStore lists nothing while the store's clock is said to have been set back.
-type hidingStore struct {
-	driver.Store
-	hide atomic.Bool
-}
-
-func (s *hidingStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
-	if s.hide.Load() {
-		return driver.OpenPage{}, nil
-	}
-	return s.Store.ListOpen(ctx, q)
-}
-
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	b := setup(t, nil)
 	for name, opt := range map[string]sweeper.Option{
@@ -292,6 +279,14 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		if _, err := sweeper.New(b.engine, []idem.Policy{b.policy}, opt); err == nil {
 			t.Errorf("New() with a wrong %s = nil, want an error", name)
 		}
+	}
+	observed := sweeper.WithObserver(func(context.Context, sweeper.Pass) {})
+	chore := sweeper.WithChore(time.Hour, func(context.Context) error { return nil })
+	if _, err := sweeper.New(b.engine, []idem.Policy{{}}, sweeper.WithInterval(0), observed, chore); err == nil {
+		t.Error("New() with an interval of 0, an observer and a chore = nil, want an error")
+	}
+	if _, err := sweeper.New(b.engine, []idem.Policy{{}}, sweeper.WithMinAge(0)); err != nil {
+		t.Errorf("New() with no least age = %v", err)
 	}
 	if _, err := sweeper.New(nil, []idem.Policy{b.policy}); err == nil {
 		t.Error("New() without an engine = nil, want an error")

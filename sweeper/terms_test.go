@@ -23,28 +23,17 @@ func (b *bundle) askedAll(n int) (all int) {
 	return all
 }
 
-// hangingStore answers no read before its context has ended.
-type hangingStore struct {
-	driver.Store
-	reads atomic.Int32
-}
-
-func (s *hangingStore) Get(ctx context.Context, _ driver.KeyID) (driver.Record, error) {
-	s.reads.Add(1)
-	<-ctx.Done()
-	return driver.Record{}, fmt.Errorf("%w: %w", driver.ErrUnavailable, ctx.Err())
-}
-
 // A term that ends under a call counts no failure of its record. The next leader looks at it anew.
 func TestEndOfATermIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, says(idem.NotApplied()))
 		b.old("a", "b")
-		store := &hangingStore{Store: b.store}
-		var err error
-		if b.engine, err = idem.New(b.locker, store); err != nil {
-			t.Fatal(err)
-		}
+		var reads atomic.Int32
+		b.engineOn(&hooked{get: func(ctx context.Context, _ driver.KeyID) error {
+			reads.Add(1)
+			<-ctx.Done()
+			return fmt.Errorf("%w: %w", driver.ErrUnavailable, ctx.Err())
+		}})
 		defer b.run(sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
 			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond) // shorter than a call of the store may take
 			defer cancel()
@@ -52,8 +41,8 @@ func TestEndOfATermIsNoFailure(t *testing.T) {
 			return nil
 		}))()
 		time.Sleep(time.Minute)
-		if sum := b.sum(); sum.Looked == 0 || sum.Failed > 0 || store.reads.Load() < 2*10 {
-			t.Errorf("%d reads in %+v, want both records read in each term and no failure", store.reads.Load(), sum)
+		if sum := b.sum(); sum.Looked == 0 || sum.Failed > 0 || reads.Load() < 2*10 {
+			t.Errorf("%d reads in %+v, want both records read in each term and no failure", reads.Load(), sum)
 		}
 	})
 }

@@ -13,30 +13,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
-// blindStore cannot read some records.
-type blindStore struct {
-	driver.Store
-	unreadable map[driver.KeyID]error
-}
-
-func (s *blindStore) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
-	if err := s.unreadable[id]; err != nil {
-		return driver.Record{}, err
-	}
-	return s.Store.Get(ctx, id)
-}
-
-func (s *blindStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
-	page, err := s.Store.ListOpen(ctx, q)
-	for i := range page.Records {
-		row := &page.Records[i]
-		if err := s.unreadable[row.ID]; err != nil {
-			*row = driver.OpenRecord{ID: row.ID, Record: driver.Record{Started: row.Record.Started}, Err: err}
-		}
-	}
-	return page, err
-}
-
 // cannotRead has the bundle's sweepers work on a store that cannot read these keys.
 func (b *bundle) cannotRead(err error, keys ...string) {
 	b.Helper()
@@ -44,12 +20,14 @@ func (b *bundle) cannotRead(err error, keys ...string) {
 	for _, key := range keys {
 		unreadable[idOf(key)] = err
 	}
-	store := &blindStore{b.store, unreadable}
-	engine, newErr := idem.New(b.locker, store)
-	if newErr != nil {
-		b.Fatal(newErr)
-	}
-	b.engine, b.listed = engine, store
+	b.on(&hooked{get: func(_ context.Context, id driver.KeyID) error { return unreadable[id] }, list: func(_ driver.OpenQuery, page *driver.OpenPage) error {
+		for i, row := range page.Records {
+			if err := unreadable[row.ID]; err != nil {
+				page.Records[i] = driver.OpenRecord{ID: row.ID, Record: driver.Record{Started: row.Record.Started}, Err: err}
+			}
+		}
+		return nil
+	}})
 }
 
 // countTerms counts how often an instance is elected.
