@@ -99,13 +99,13 @@ func MustNew(engine *idem.Engine, authorise Authorise, cfg ...Config) *Console {
 // [driver.StoreInspector], the console shows earlier decisions, and finds settled records by operation
 // ID. authorise sees every request. cfg may be left out, and there is at most one. The error is for
 // wrong wiring, such as no authorise.
-func New(engine *idem.Engine, authorise Authorise, config ...Config) (*Console, error) {
+func New(engine *idem.Engine, authorise Authorise, cfgs ...Config) (*Console, error) {
 	var cfg Config
 	switch {
-	case len(config) > 1:
+	case len(cfgs) > 1:
 		return nil, errors.New("console: New takes at most one Config")
-	case len(config) == 1:
-		cfg = config[0]
+	case len(cfgs) == 1:
+		cfg = cfgs[0]
 	}
 	switch {
 	case authorise == nil:
@@ -114,6 +114,11 @@ func New(engine *idem.Engine, authorise Authorise, config ...Config) (*Console, 
 		return nil, errors.New("console: New needs an engine")
 	case cfg.TokenKey != nil && len(cfg.TokenKey) < 32:
 		return nil, errors.New("console: Config.TokenKey is shorter than 32 bytes")
+	}
+	for _, check := range cfg.Checks {
+		if check.Look == nil {
+			return nil, fmt.Errorf("console: Config.Checks: %q has no Look", check.Name)
+		}
 	}
 	policies, err := routes.New(cfg.Policies)
 	if err != nil {

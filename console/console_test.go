@@ -34,6 +34,7 @@ func TestNewRefuses(t *testing.T) {
 		"engine":             {nil, authorise, nil},
 		"at most one Config": {engine, authorise, []console.Config{{}, {}}},
 		"TokenKey":           {engine, authorise, []console.Config{{TokenKey: []byte("short")}}},
+		"no Look":            {engine, authorise, []console.Config{{Checks: []console.Check{{Name: "Bank"}}}}},
 		"two policies":       {engine, authorise, []console.Config{{Policies: []idem.Policy{{}, {}}}}},
 	} {
 		if _, err := console.New(tt.engine, tt.authorise, tt.cfg...); err == nil || !strings.Contains(err.Error(), want) {

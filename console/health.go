@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ type Health struct {
 }
 
 // Check is a line of the service's own. Look is called at most every few seconds, with a context
-// of three seconds. It must be safe for concurrent use.
+// of three seconds. It must be safe for concurrent use. A panic is a line that fails.
 type Check struct {
 	Name string
 	Look func(ctx context.Context) (Level, string)
@@ -115,7 +116,7 @@ func (c *Console) examine(ctx context.Context) report {
 	for i, check := range checks {
 		wg.Go(func() {
 			lines[i] = Health{Name: check.Name}
-			lines[i].Level, lines[i].Text = check.Look(ctx)
+			lines[i].Level, lines[i].Text = c.run(ctx, check)
 		})
 	}
 	open, domains := c.countOpen(ctx, &rep)
@@ -123,6 +124,17 @@ func (c *Console) examine(ctx context.Context) report {
 	rep.Lines = append([]Health{open}, lines[:2]...)
 	rep.Lines = append(append(rep.Lines, domains), lines[2:]...)
 	return rep
+}
+
+// run makes the line of a check.
+func (c *Console) run(ctx context.Context, check Check) (level Level, text string) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.cfg.Log.ErrorContext(ctx, "console: a check panicked", "check", check.Name, "panic", p, "stack", string(debug.Stack()))
+			level, text = Fail, "The check panicked. The log of the service has the reason."
+		}
+	}()
+	return check.Look(ctx)
 }
 
 func (c *Console) checkLocks(ctx context.Context) (Level, string) {

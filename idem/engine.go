@@ -67,6 +67,9 @@ func New(locker driver.Locker, store driver.Store, opts ...Option) (*Engine, err
 	if err != nil {
 		return nil, err
 	}
+	if c.cfg.conflictRetries > 0 {
+		return nil, errors.New("idem: WithConflictRetries is for NewJoined: an engine from New has no transaction that could meet a conflict")
+	}
 	if locker.Visibility() == driver.VisibilityShared && store.Visibility() == driver.VisibilityProcess && !c.cfg.singleInstance {
 		return nil, errors.New("idem: other instances share the lock and cannot see the records of this token store, so each of them would run a key again; share the store, or say WithSingleInstance")
 	}
@@ -75,6 +78,19 @@ func New(locker driver.Locker, store driver.Store, opts ...Option) (*Engine, err
 		return newEngine(c, combined), nil
 	}
 	return newEngine(c, m), nil
+}
+
+// MustNew is [New] for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
+// error.
+func MustNew(locker driver.Locker, store driver.Store, opts ...Option) *Engine {
+	return must(New(locker, store, opts...))
+}
+
+func must(e *Engine, err error) *Engine {
+	if err != nil {
+		panic(err)
+	}
+	return e
 }
 
 func newEngine(c *core, m mode) *Engine {

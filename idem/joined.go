@@ -47,7 +47,16 @@ func NewJoined(store driver.JoinedStore, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.cfg.singleInstance {
+		return nil, errors.New("idem: WithSingleInstance is for New: an engine from NewJoined has no lock that others could share")
+	}
 	return newEngine(c, &joinedMode{c, store}), nil
+}
+
+// MustNewJoined is [NewJoined] for known-good wiring. Like [regexp.MustCompile] it panics where
+// NewJoined returns an error.
+func MustNewJoined(store driver.JoinedStore, opts ...Option) *Engine {
+	return must(NewJoined(store, opts...))
 }
 
 // joinedMode is the mode of an engine from [NewJoined].

@@ -106,7 +106,8 @@ func WithMaxWaiting(perKey, perScope int) Option {
 func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRunning = d } }
 
 // WithSingleInstance says that no other instance of the service runs, also not during a deployment.
-// [New] then accepts a shared lock with a token store that only this process can see.
+// [New] then accepts a shared lock with a token store that only this process can see. [NewJoined], which
+// has no lock, refuses it.
 func WithSingleInstance() Option { return func(c *config) { c.singleInstance = true } }
 
 // WithCloser has [Engine.Close] close c in the end, for example a store that only this engine uses. It may be
@@ -122,7 +123,8 @@ func WithCloser(c io.Closer) Option {
 // WithConflictRetries lets an engine from [NewJoined] run a handler again after its transaction
 // met a serialisation failure or a deadlock, at most n times for one request. The engine learns
 // of it from the commit, from the error of the handler, or from [ReportFailure]. The handler must
-// be free of effects outside of the transaction. 0, the default, tells the client to retry.
+// be free of effects outside of the transaction. 0, the default, tells the client to retry. [New], which
+// has no transaction, refuses any other number.
 //
 // It applies to [Engine.Do], to handlers of net/http, to unary calls of gRPC, and to Gin with
 // the middleware of package middleware/gin right in front of the handler.

@@ -55,6 +55,9 @@ type reason struct {
 
 // NewLimitHandler returns a handler in front of next.
 func NewLimitHandler(next slog.Handler) *LimitHandler {
+	if next == nil {
+		next = slog.Default().Handler()
+	}
 	return &LimitHandler{next: next, shared: &reasons{seen: map[string]*reason{}}}
 }
 

@@ -39,10 +39,10 @@ type config struct {
 	log     *slog.Logger
 }
 
-// WithTracerProvider sends traces to p. By default they go to the global provider.
+// WithTracerProvider sends traces to p. By default, and with nil, they go to the global provider.
 func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.tracers = p } }
 
-// WithMeterProvider sends metrics to p. By default they go to the global provider.
+// WithMeterProvider sends metrics to p. By default, and with nil, they go to the global provider.
 func WithMeterProvider(p metric.MeterProvider) Option { return func(c *config) { c.meters = p } }
 
 // WithLogger logs events and passes of the sweeper to l. By default nothing is logged.
@@ -51,11 +51,17 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 // New returns an observer. A metric that the provider refuses is reported to the error handler
 // of OpenTelemetry and left out.
 func New(opts ...Option) *Observer {
-	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider()}
+	var c config
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)
 		}
+	}
+	if c.tracers == nil {
+		c.tracers = otel.GetTracerProvider()
+	}
+	if c.meters == nil {
+		c.meters = otel.GetMeterProvider()
 	}
 	return &Observer{tracer: c.tracers.Tracer(scope), meters: newMeters(c.meters.Meter(scope)), log: c.log}
 }

@@ -32,7 +32,12 @@ const (
 // If that lock cannot be asked for, such as one whose primary of a Redis Cluster is away, ByLock
 // asks for one of a few others, because the records of the other primaries can be settled. Two
 // instances may lead for a minute when the first lock is back. That is safe, and only costs calls.
+//
+// Without a locker it returns nil, which [New] refuses.
 func ByLock(l driver.Locker, name string) Lead {
+	if l == nil {
+		return nil
+	}
 	first := idem.NewKeyID("idemkeeper sweeper", idem.Key(name))
 	return func(ctx context.Context, term func(context.Context) error) error {
 		led, err := leadBy(ctx, l, first, term)

@@ -3,6 +3,7 @@ package sweeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -29,21 +30,29 @@ func newConfig(opts []Option) (config, error) {
 			opt(&c)
 		}
 	}
-	wrong := c.interval <= 0 || c.maxBackoff <= 0 || c.minAge < 0 || c.lead == nil
-	for _, fn := range c.observers {
-		wrong = wrong || fn == nil
+	switch {
+	case c.lead == nil:
+		return c, errors.New("sweeper: WithLead has no Lead, or a ByLock without a locker")
+	case c.interval <= 0:
+		return c, fmt.Errorf("sweeper: WithInterval(%v): it must be more than 0", c.interval)
+	case c.minAge < 0:
+		return c, fmt.Errorf("sweeper: WithMinAge(%v): it must be 0 or more", c.minAge)
+	case c.maxBackoff <= 0:
+		return c, fmt.Errorf("sweeper: WithMaxBackoff(%v): it must be more than 0", c.maxBackoff)
 	}
 	for _, ch := range c.chores {
-		wrong = wrong || ch.every <= 0 || ch.run == nil
-	}
-	if wrong {
-		return c, errors.New("sweeper: intervals and back-off must be positive, and functions not nil")
+		switch {
+		case ch.every <= 0:
+			return c, fmt.Errorf("sweeper: WithChore every %v: it must be more than 0", ch.every)
+		case ch.run == nil:
+			return c, fmt.Errorf("sweeper: WithChore every %v has no function", ch.every)
+		}
 	}
 	return c, nil
 }
 
 // WithLead makes the sweeper work only while this instance leads. By default
-// every instance sweeps.
+// every instance sweeps. [New] refuses a nil Lead.
 func WithLead(l Lead) Option { return func(c *config) { c.lead = l } }
 
 // WithInbox receives the attempts for a person to settle. By default only the store
@@ -52,9 +61,13 @@ func WithInbox(in Inbox) Option { return func(c *config) { c.inbox = in } }
 
 // WithObserver reports every pass to fn. A failed chore or election is a Pass with
 // nothing but Err and Leader. fn must be safe for concurrent use and must not
-// block. Several observers are called in their order.
+// block. Several observers are called in their order. A nil fn is ignored.
 func WithObserver(fn func(context.Context, Pass)) Option {
-	return func(c *config) { c.observers = append(c.observers, fn) }
+	return func(c *config) {
+		if fn != nil {
+			c.observers = append(c.observers, fn)
+		}
+	}
 }
 
 // observe reports a pass to all observers.

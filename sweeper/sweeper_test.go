@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -271,13 +272,12 @@ func TestChoreThatIsCutOffStaysDue(t *testing.T) {
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	b := setup(t, nil)
 	for name, opt := range map[string]sweeper.Option{
-		"interval": sweeper.WithInterval(0),
-		"back-off": sweeper.WithMaxBackoff(0), "age": sweeper.WithMinAge(-1),
-		"chore": sweeper.WithChore(0, func(context.Context) error { return nil }), "nil chore": sweeper.WithChore(time.Hour, nil),
-		"lead": sweeper.WithLead(nil), "observer": sweeper.WithObserver(nil),
+		"WithInterval(0s)": sweeper.WithInterval(0), "WithMaxBackoff(0s)": sweeper.WithMaxBackoff(0), "WithMinAge(-1ns)": sweeper.WithMinAge(-1),
+		"WithChore every 0s":     sweeper.WithChore(0, func(context.Context) error { return nil }),
+		"WithChore every 1h0m0s": sweeper.WithChore(time.Hour, nil), "WithLead": sweeper.WithLead(sweeper.ByLock(nil, "sweeper")),
 	} {
-		if _, err := sweeper.New(b.engine, []idem.Policy{b.policy}, opt); err == nil {
-			t.Errorf("New() with a wrong %s = nil, want an error", name)
+		if _, err := sweeper.New(b.engine, []idem.Policy{b.policy}, opt); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("New() = %v, want an error that names %s", err, name)
 		}
 	}
 	observed := sweeper.WithObserver(func(context.Context, sweeper.Pass) {})
@@ -285,7 +285,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	if _, err := sweeper.New(b.engine, []idem.Policy{{}}, sweeper.WithInterval(0), observed, chore); err == nil {
 		t.Error("New() with an interval of 0, an observer and a chore = nil, want an error")
 	}
-	if _, err := sweeper.New(b.engine, []idem.Policy{{}}, sweeper.WithMinAge(0)); err != nil {
+	if _, err := sweeper.New(b.engine, []idem.Policy{{}}, sweeper.WithMinAge(0), sweeper.WithObserver(nil)); err != nil {
 		t.Errorf("New() with no least age = %v", err)
 	}
 	if _, err := sweeper.New(nil, []idem.Policy{b.policy}); err == nil {

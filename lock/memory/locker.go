@@ -33,7 +33,7 @@ type Locker struct {
 	held map[driver.KeyID]*lease
 }
 
-// Option changes how [New] makes a Locker.
+// Option changes how [New] makes a Locker. A nil option is ignored.
 type Option func(*Locker)
 
 // WithDomain sets the name of the lock domain. It is for a service of one process whose token store

@@ -273,6 +273,12 @@ func TestOptions(t *testing.T) {
 	if i, err := NewInspector(nil, WithPrefix("")); err == nil {
 		t.Errorf("NewInspector() with an empty prefix = %v, want an error", i)
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("MustNewInspector() without a client did not panic")
+		}
+	}()
+	MustNewInspector(nil)
 }
 
 // A release waits while Redis is known not to answer. It looks again also for a caller without time.

@@ -32,10 +32,23 @@ type Inspector struct {
 // [WithPrefix].
 func NewInspector(client goredis.UniversalClient, opts ...Option) (*Inspector, error) {
 	cfg, err := newConfig(opts)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case client == nil:
+		return nil, errors.New("lock/redis: NewInspector needs a client")
 	}
 	return &Inspector{client, redislocks.NewKeys(cfg.prefix)}, nil
+}
+
+// MustNewInspector is [NewInspector] for known-good wiring. Like [regexp.MustCompile] it panics where
+// NewInspector returns an error.
+func MustNewInspector(client goredis.UniversalClient, opts ...Option) *Inspector {
+	i, err := NewInspector(client, opts...)
+	if err != nil {
+		panic(err)
+	}
+	return i
 }
 
 // HeldBy implements [driver.LockInspector]. The lock of a dead process counts as held until its

@@ -15,7 +15,7 @@ const DefaultTTL = 10 * time.Second
 // minTTL leaves a heartbeat a third of a second, and the holder a tenth of one.
 const minTTL = time.Second
 
-// Option configures a [Locker].
+// Option configures a [Locker]. A nil option is ignored.
 type Option func(*config)
 
 type config struct {

@@ -130,6 +130,12 @@ func New(e *idem.Engine, policy idem.Policy, cfg ...Config) (*Route, error) {
 	return rt, err
 }
 
+// MustNew is [New] for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
+// error.
+func MustNew(e *idem.Engine, policy idem.Policy, cfg ...Config) *Route {
+	return adapter.Must(New(e, policy, cfg...))
+}
+
 // MayRunAgain reports whether a handler of the route may run again for one request
 // ([Call].RunAgain), because of [idem.WithConflictRetries].
 func (rt *Route) MayRunAgain() bool { return rt.engine.MayRunAgain(&idem.Operation{}) }
@@ -148,10 +154,8 @@ func (rt *Route) checkConfig() error {
 	if c.Methods != nil && len(c.Methods) == 0 {
 		return errors.New("no methods: nothing would be protected")
 	}
-	for _, m := range c.Methods {
-		if !adapter.IsToken(m) || m != strings.ToUpper(m) { // "post" would not protect any request
-			return fmt.Errorf("%q is not a method, which is a word in capital letters", m)
-		}
+	if err := adapter.CheckMethods(c.Methods); err != nil {
+		return err
 	}
 	names := append([]string{cmp.Or(c.Header, DefaultHeader)}, c.Compare...)
 	for i, name := range names {

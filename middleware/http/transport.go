@@ -3,14 +3,17 @@ package idemhttp
 import (
 	"cmp"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/internal/hostport"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
@@ -264,7 +267,7 @@ type transportOptions struct {
 
 // WithKeysHonoured states that the servers honour keys: a request that comes a second time with
 // the key of the first one has no second effect. Then the transport sends requests again. The
-// hosts, with or without a port, bound the statement. Without any it is about every server that
+// hosts, with or without a port and never with a scheme or a path, bound the statement. Without any it is about every server that
 // this transport is used for.
 func WithKeysHonoured(hosts ...string) TransportOption {
 	return func(o *transportOptions) { o.honoured, o.hosts = true, slices.Clone(hosts) }
@@ -302,9 +305,29 @@ func WithCallName(fn func(*http.Request) string) TransportOption {
 	return func(o *transportOptions) { o.callName = fn }
 }
 
+// isHost reports whether s names a host, with or without a port.
+func isHost(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		host, port = strings.Trim(s, "[]"), "443"
+	}
+	return hostport.Check(host, port) == nil
+}
+
 func (o *transportOptions) validate() error {
-	if !adapter.IsToken(o.header) {
+	switch {
+	case !adapter.IsToken(o.header):
 		return fmt.Errorf("%q is not a header name", o.header)
+	case len(o.methods) == 0:
+		return errors.New("no methods: no request would get a key")
+	}
+	if err := adapter.CheckMethods(o.methods); err != nil {
+		return err
+	}
+	for _, host := range o.hosts {
+		if !isHost(host) {
+			return fmt.Errorf("WithKeysHonoured: %q is not a host, with or without a port, such as bank.example or bank.example:8443", host)
+		}
 	}
 	return o.retry.Validate()
 }

@@ -328,6 +328,11 @@ func TestTransportOptionsThatContradictThemselves(t *testing.T) {
 		"no back-off":     idemhttp.WithRetryBackoff(0, 0),
 		"a header":        idemhttp.WithHeader("a b"),
 		"no header":       idemhttp.WithHeader(""),
+		"no method":       idemhttp.WithKeyedMethods(),
+		"a wrong method":  idemhttp.WithKeyedMethods("POST", "put"),
+		"a URL":           idemhttp.WithKeysHonoured("bank.example", "https://bank.example"),
+		"a path":          idemhttp.WithKeysHonoured("bank.example/v1"),
+		"no host":         idemhttp.WithKeysHonoured(""),
 	} {
 		func() {
 			defer func() {
@@ -337,6 +342,9 @@ func TestTransportOptionsThatContradictThemselves(t *testing.T) {
 			}()
 			idemhttp.MustNewTransport(nil, opt)
 		}()
+	}
+	if _, err := idemhttp.NewTransport(nil, idemhttp.WithKeysHonoured("bank.example", "bank.example:8443", "10.0.0.1", "::1", "[::1]", "[::1]:8443")); err != nil {
+		t.Errorf("NewTransport() = %v, want every host accepted", err)
 	}
 }
 

@@ -30,12 +30,18 @@ type Store struct {
 	decisions []decided // of persons, oldest first
 }
 
-// Option configures a [Store].
+// Option configures a [Store]. A nil option is ignored.
 type Option func(*Store)
 
 // WithClock makes the store read the time from now. The function must be safe for
-// concurrent use and should not go back. [time.Now] by default.
-func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = now } }
+// concurrent use and should not go back. [time.Now] by default, and if now is nil.
+func WithClock(now func() time.Time) Option {
+	return func(s *Store) {
+		if now != nil {
+			s.now = now
+		}
+	}
+}
 
 // New returns an empty store. Nil options are ignored.
 func New(opts ...Option) *Store {

@@ -47,7 +47,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestStoreByTheRealClock(t *testing.T) {
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) driver.Store { return memorystore.New(nil) }})
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) driver.Store { return memorystore.New(nil, memorystore.WithClock(nil)) }})
 }
 
 func TestReach(t *testing.T) {

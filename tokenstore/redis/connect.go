@@ -48,7 +48,7 @@ func Connect(addr string, opts ...ConnectOption) (goredis.UniversalClient, error
 	return goredis.NewUniversalClient(o), nil
 }
 
-// ConnectOption is an option of [Connect].
+// ConnectOption is an option of [Connect]. A nil option is ignored.
 type ConnectOption func(*goredis.UniversalOptions)
 
 // WithTLS sets the authorities and the client certificate for addresses that name TLS. The

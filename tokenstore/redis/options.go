@@ -27,12 +27,13 @@ type Witness interface {
 	Save(ctx context.Context, data []byte, version int64) error
 }
 
-// Option configures a [Store].
+// Option configures a [Store]. A nil option is ignored.
 type Option func(*config)
 
 type config struct {
 	prefix   string
 	witness  func(path string) Witness // nil for none
+	faulty   bool                      // there is a WithWitness(nil)
 	log      *slog.Logger
 	readOnly bool
 	accepted func(ctx context.Context, shards int) // not nil: accept losses without an operator
@@ -61,12 +62,12 @@ func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = pref
 //
 // Stores with the same prefix in different Redis servers need different chroots in ZooKeeper, or
 // other documents. Otherwise each takes the server of the other for one that lost its records. [New]
-// refuses the document of a store with another prefix.
+// refuses the document of a store with another prefix. It refuses a nil function too, because the
+// store would have no witness.
 func WithWitness[W Witness](at func(path string) W) Option {
 	return func(c *config) {
-		if c.witness = nil; at != nil {
-			c.witness = func(path string) Witness { return at(path) }
-		}
+		c.faulty = at == nil
+		c.witness = func(path string) Witness { return at(path) }
 	}
 }
 
@@ -165,6 +166,9 @@ func newConfig(opts []Option) (config, error) {
 	}
 	if err := redisserver.CheckPrefix(c.prefix); err != nil {
 		return c, fmt.Errorf("tokenstore/redis: %w", err)
+	}
+	if c.faulty {
+		return c, errors.New("tokenstore/redis: WithWitness has no function: the store would have no witness")
 	}
 	if c.readOnly && c.accepted != nil {
 		return c, errors.New("tokenstore/redis: WithReadOnly excludes WithLossAcceptance: a read-only store cannot accept a loss")

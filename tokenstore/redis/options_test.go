@@ -133,6 +133,7 @@ func TestNewRefusesOptions(t *testing.T) {
 		"no time for replicas":                   {WithReplicas(1, 0)},
 		"more than half of the read time":        {WithReplicas(1, ioTimeout/2+1)},
 		"only reads, and the losses accepted":    {WithReadOnly(), WithLossAcceptance(nil)},
+		"a witness of no function":               {WithWitness[Witness](nil)},
 		"a witness that remembers another thing": {witnessed(&register{data: []byte("something else"), version: 3})},
 	} {
 		if _, err := New(t.Context(), client, append(opts, quiet())...); err == nil || errors.Is(err, driver.ErrUnavailable) {

@@ -30,6 +30,12 @@ func NewJoined(store driver.JoinedStore, ring *Ring, opts ...Option) (*Joined, e
 	return &Joined{Store: s, joined: store}, nil
 }
 
+// MustNewJoined is [NewJoined] for known-good wiring. Like [regexp.MustCompile] it panics where
+// NewJoined returns an error.
+func MustNewJoined(store driver.JoinedStore, ring *Ring, opts ...Option) *Joined {
+	return must(NewJoined(store, ring, opts...))
+}
+
 // BeginJoined opens a transaction. An unreadable response of the record is omitted.
 func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.JoinedRequest) (driver.JoinedBegin, error) {
 	begin, err := j.joined.BeginJoined(ctx, id, req)

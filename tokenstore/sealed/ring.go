@@ -95,6 +95,10 @@ func NewRing(primary Key, others ...Key) (*Ring, error) {
 	return r, nil
 }
 
+// MustNewRing is [NewRing] for known-good keys. Like [regexp.MustCompile] it panics where NewRing returns
+// an error.
+func MustNewRing(primary Key, others ...Key) *Ring { return must(NewRing(primary, others...)) }
+
 // ParseRing reads "ID=BASE64,ID=BASE64" from a flag or an environment variable. The primary
 // key comes first. "openssl rand -base64 32" prints a suitable BASE64. Errors show the
 // position of the fault, and no part of the list.

@@ -24,7 +24,7 @@ type Store struct {
 	log   *slog.Logger
 }
 
-// Option configures a [Store].
+// Option configures a [Store]. A nil option is ignored.
 type Option func(*Store)
 
 // WithPlain accepts plain responses, while some are left from the time before sealing. By
@@ -59,6 +59,19 @@ func New(store driver.Store, ring *Ring, opts ...Option) (*Store, error) {
 		}
 	}
 	return s, nil
+}
+
+// MustNew is [New] for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
+// error.
+func MustNew(store driver.Store, ring *Ring, opts ...Option) *Store {
+	return must(New(store, ring, opts...))
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // Get returns the record with its response opened. If the response of a completed record

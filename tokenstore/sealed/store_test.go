@@ -124,6 +124,21 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := New(memorystore.New(), ringOf(t, "k1"), nil); err != nil {
 		t.Errorf("New(store, ring, nil) = %v, want <nil>", err)
 	}
+	for name, wire := range map[string]func(){
+		"MustNew": func() { MustNew(nil, nil) }, "MustNewJoined": func() { MustNewJoined(nil, nil) }, "MustNewRing": func() { MustNewRing(Key{}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s() with wrong wiring did not panic", name)
+				}
+			}()
+			wire()
+		}()
+	}
+	if MustNew(memorystore.New(), MustNewRing(ringOf(t, "k1").keys[0])) == nil {
+		t.Error("MustNew() = <nil>, want a store")
+	}
 }
 
 func newRequest() (driver.KeyID, driver.BeginRequest) {

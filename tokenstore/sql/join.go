@@ -56,6 +56,10 @@ func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*S
 	if err != nil {
 		return nil, err
 	}
+	if store.config.readOnly {
+		_ = store.Close()
+		return nil, errors.New("tokenstore/sql: join: WithReadOnly is for tools: no handler could run")
+	}
 	if store.config.expireEvery == 0 { // otherwise New has checked them
 		err = store.checkRights(ctx, RoleService.rights())
 	}

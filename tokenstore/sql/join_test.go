@@ -102,7 +102,7 @@ func TestJoinTellsWhatItsPartsRefuse(t *testing.T) {
 	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
-	for part, wrong := range map[string]JoinOption{"joined mode": WithIdleLimit(time.Millisecond), "the engine": idem.WithLockTimeout(-1)} {
+	for part, wrong := range map[string]JoinOption{"joined mode": WithIdleLimit(time.Millisecond), "the engine": idem.WithLockTimeout(-1), "a store that runs nothing": WithReadOnly()} {
 		if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, wrong); engine != nil || err == nil {
 			t.Errorf("Join() with a wrong option of %s = %v, %v, want an error", part, engine, err)
 		}

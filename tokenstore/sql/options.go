@@ -49,7 +49,8 @@ func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 
 // WithSoleProcess says that no other process uses the tables, such as for a file of SQLite
 // that this process has locked. The records then have driver.VisibilityProcess, and an engine
-// combines the store with the in-process lock.
+// combines the store with the in-process lock. Another instance of the service may have tables of its
+// own. That there is none is said with [idem.WithSingleInstance].
 func WithSoleProcess() Option { return func(c *config) { c.visibility = driver.VisibilityProcess } }
 
 // WithExpiry sets how often the store removes records whose time is over, in the background.
@@ -59,7 +60,8 @@ func WithExpiry(every time.Duration) Option { return func(c *config) { c.expireE
 
 // WithMigrationWait sets how long a statement of [Migrate] waits for a table that others use. On
 // PostgreSQL, MySQL and MariaDB every payment that comes meanwhile waits behind it. 1 s by default. MySQL
-// and MariaDB round it up to whole seconds. It has to be longer than the transactions of handlers.
+// and MariaDB round it up to whole seconds. It has to be longer than the transactions of handlers. [New]
+// does not wait for tables and ignores it, so one list of options serves both.
 func WithMigrationWait(most time.Duration) Option { return func(c *config) { c.tableWait = most } }
 
 // WithLogger sets the logger for warnings. [slog.Default] by default.

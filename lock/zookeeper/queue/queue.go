@@ -99,7 +99,7 @@ type Queue struct {
 	latest *elements // of the session in use last
 }
 
-// Option is an option of [New].
+// Option is an option of [New]. A nil option is ignored.
 type Option func(*Queue)
 
 // WithMaxLength bounds the elements of a queue, from 1 to 50,000. A client can list no more. The

@@ -145,6 +145,16 @@ var token = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 // names are.
 func IsToken(s string) bool { return token.MatchString(s) }
 
+// CheckMethods refuses what is no method. A method is its exact text, so "post" would be none of any request.
+func CheckMethods(methods []string) error {
+	for _, m := range methods {
+		if !IsToken(m) || m != strings.ToUpper(m) {
+			return fmt.Errorf("%q is not a method, which is a word in capital letters", m)
+		}
+	}
+	return nil
+}
+
 // IsSafe reports whether a method has no effects by its definition (RFC 9110, section
 // 9.2.1, and draft-ietf-httpbis-safe-method-w-body for QUERY). net/http takes "" for GET.
 func IsSafe(method string) bool {
