@@ -47,8 +47,8 @@ func (k *Keys) Fences(shard int) string { return k[shard].fences }
 func (k *Keys) Ping(shard int) string { return k[shard].lock + "ping" }
 
 // Args are owner, holder and time to live as scripts take them.
-func Args(lock driver.OfferedLock) []string {
-	return []string{lock.Owner, lock.Nonce.String() + " " + lock.Note, strconv.FormatInt(lock.TTL.Milliseconds(), 10)}
+func Args(lock driver.OfferedLock) (owner, holder, ttl string) {
+	return lock.Owner, lock.Nonce.String() + " " + lock.Note, strconv.FormatInt(lock.TTL.Milliseconds(), 10)
 }
 
 // Fence reads token and domain of a script's answer.

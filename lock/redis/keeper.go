@@ -78,9 +78,10 @@ func (k *keeper) run(ctx context.Context, id driver.KeyID, script *goredis.Scrip
 
 // acquire takes a lock. It returns false if another owner holds it.
 func (k *keeper) acquire(ctx context.Context, id driver.KeyID, lock driver.OfferedLock) (driver.Fence, bool, error) {
+	owner, holder, ttl := redislocks.Args(lock)
 	cmd, err := k.run(ctx, id, acquireScript, redisscript.Call{
 		Keys: []string{k.keys.Lock(id), k.keys.Fences(redisserver.ShardOf(id))},
-		Args: redislocks.Args(lock),
+		Args: []string{owner, holder, ttl},
 	})
 	if err != nil {
 		return driver.Fence{}, false, err

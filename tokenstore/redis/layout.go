@@ -65,9 +65,10 @@ func (l *layout) of(id driver.KeyID) recordKeys {
 // bodySuffix follows the key of the record in the key of its response.
 const bodySuffix = ":body"
 
-// list is KEYS of every script.
-func (k recordKeys) list() []string {
-	return []string{k.record, k.shard.open, k.shard.incarnation, k.body, k.shard.clock, k.shard.canary}
+// list is KEYS of every script. Some have more.
+func (k recordKeys) list(more ...string) []string {
+	list := append(make([]string, 0, 6+len(more)), k.record, k.shard.open, k.shard.incarnation, k.body, k.shard.clock, k.shard.canary)
+	return append(list, more...)
 }
 
 // member is the member of the open set for the record, which is the end of its key.

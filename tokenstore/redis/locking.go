@@ -46,16 +46,17 @@ func (s *Store) BeginLocked(ctx context.Context, id driver.KeyID, req driver.Beg
 	}
 	s.loss.Reread(ctx)
 	keys := s.keys.of(id)
-	call := redisscript.Call{Keys: append(keys.list(), s.locks.Lock(id), s.locks.Fences(keys.shard.number))}
+	call := redisscript.Call{Keys: keys.list(s.locks.Lock(id), s.locks.Fences(keys.shard.number))}
 	if s.confirmsRole {
 		call.Keys = append(call.Keys, keys.shard.none)
 	}
 	r, err := s.compared(ctx, "begin", id, func(expected string, now reading) (reply, error) {
-		call.Args = append([]string{
+		owner, holder, ttl := redislocks.Args(lock)
+		call.Args = []string{
 			expected, keys.member(), string([]byte{byte(req.Kind)}), string(req.Nonce[:]),
 			"", req.Route, packFingerprint(req.Fingerprint), "", "",
-			packTTLs(req.ResultTTL, req.KeyTTL), now.packed(),
-		}, append(redislocks.Args(lock), packTime(last))...)
+			packTTLs(req.ResultTTL, req.KeyTTL), now.packed(), owner, holder, ttl, packTime(last),
+		}
 		return s.runBegin(ctx, id, beginLockedScript, call)
 	})
 	if err != nil {
@@ -93,7 +94,7 @@ const lateBy = 100 * time.Millisecond
 // SettleUnlock implements [driver.LockingStore]. It takes one round trip.
 func (s *Store) SettleUnlock(ctx context.Context, id driver.KeyID, st driver.Settlement, lock driver.OfferedLock) (res driver.SettleResult, err error) {
 	keys := s.keys.of(id)
-	call := redisscript.Call{Keys: append(keys.list(), s.locks.Lock(id))}
+	call := redisscript.Call{Keys: keys.list(s.locks.Lock(id))}
 	if call.Args, err = s.settleArgs(keys.member(), &st, s.clocks.read(keys.shard.number)); err != nil {
 		return res, err
 	}

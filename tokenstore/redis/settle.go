@@ -93,11 +93,11 @@ func (s *Store) settleArgs(member string, st *driver.Settlement, now reading) ([
 			place = placeApart
 		}
 	}
-	return []string{
+	return append(make([]string, 0, 21), // some have one more
 		member, packAttempt(st.Attempt), packDomain(st.Attempt.Fence.Domain), string(st.ID[:]),
 		string([]byte{byte(st.State)}), string(response), string([]byte{place}),
 		millis(resultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
 		repair, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
 		replaced, packDomain(re.Replaced.Attempt.Fence.Domain), ttls, now.packed(),
-	}, nil
+	), nil
 }
