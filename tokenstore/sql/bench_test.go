@@ -46,9 +46,7 @@ func BenchmarkBeginAmong(b *testing.B) {
 		b.Run(db.name, func(b *testing.B) {
 			p := db.fresh(b)
 			begin := func(prefix string, records int) func(b *testing.B) {
-				if err := Migrate(b.Context(), p.write, db.dialect, WithTablePrefix(prefix)); err != nil {
-					b.Fatal(err)
-				}
+				must(b, Migrate(b.Context(), p.write, db.dialect, WithTablePrefix(prefix)))
 				s := db.store(b, p, WithTablePrefix(prefix), WithExpiry(0))
 				fill(b, s, records)
 				return func(b *testing.B) {
@@ -82,9 +80,7 @@ func fill(b *testing.B, s *Store, n int) {
 	id, a := begin(b, s, driver.NewNonce().String())
 	st := settlementOf(a, "")
 	st.ResultTTL, st.KeyTTL, st.Response.Body = 24*time.Hour, 48*time.Hour, make([]byte, 180)
-	if err := callSettle(b.Context(), s, id, st); err != nil {
-		b.Fatal(err)
-	}
+	must(b, callSettle(b.Context(), s, id, st))
 	key := map[*kind]string{
 		postgres: "decode(md5(random()::text) || md5(random()::text), 'hex')", mysql: "random_bytes(32)", sqlite: "randomblob(32)",
 	}[s.dialect]

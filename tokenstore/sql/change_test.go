@@ -19,9 +19,7 @@ import (
 func completed(tb testing.TB, s *Store, id driver.KeyID) driver.Settlement {
 	tb.Helper()
 	st := settlementOf(mustBegin(tb, s, id, request(5)), "")
-	if err := callSettle(tb.Context(), s, id, st); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, callSettle(tb.Context(), s, id, st))
 	return st
 }
 
@@ -35,9 +33,7 @@ func TestRecordThatMayBeLostIsNoAnswer(t *testing.T) {
 	st := completed(t, b.store(t, p, WithExpiry(0)), id)
 	broken := open(t, "mysql", p.dsn)
 	s := b.store(t, pools{broken, p.read, p.dsn}, WithExpiry(0))
-	if err := broken.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broken.Close())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	token := request(6)
@@ -165,9 +161,7 @@ func TestExpireOverLostConnections(t *testing.T) {
 			if seen.Load() < int64(n) {
 				break
 			}
-			if _, err := good.Expire(t.Context(), 100); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(good.Expire(t.Context(), 100)))
 		}
 		if lost == 0 {
 			t.Error("no call noticed a lost connection")
@@ -181,9 +175,7 @@ func TestListsThatBreakOffAreErrors(t *testing.T) {
 	b := onSQLite
 	s := b.store(t, b.migrated(t), WithExpiry(0))
 	id, a := begin(t, s, "one")
-	if _, err := s.Settle(t.Context(), id, driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown, Decision: driver.Decision{By: "alice"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Settle(t.Context(), id, driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateUnknown, Decision: driver.Decision{By: "alice"}})))
 	due, a := begin(t, s, "due")
 	settle(t, s, due, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 	pass(t, s, 2*time.Hour)
@@ -231,9 +223,7 @@ func TestListOpenGoesOnAfterAPageWithoutMatches(t *testing.T) {
 		found := 0
 		for q := (driver.OpenQuery{State: driver.StateUnknown, Limit: 1}); ; {
 			page, err := s.ListOpen(t.Context(), q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if found += len(page.Records); page.Next == nil {
 				break
 			}

@@ -49,13 +49,9 @@ func TestWrongCallsAreRefused(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	p := freshSQLite(t)
-	if err := Migrate(ctx, p.write, dialect.SQLite); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Migrate(ctx, p.write, dialect.SQLite))
 	s, err := New(ctx, p.write, dialect.SQLite, WithReadPool(nil), WithLogger(nil), WithExpiry(0), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	if s.read != p.write || s.log != slog.Default() {
 		t.Error("a nil pool or logger does not stand for the default")
@@ -76,17 +72,15 @@ func TestWrongCallsAreRefused(t *testing.T) {
 		"completed without a response":   {settle(func(st *driver.Settlement) { st.State = driver.StateCompleted }), "without a response"},
 		"settled as pending":             {settle(func(st *driver.Settlement) { st.State = driver.StatePending }), "state pending"},
 		"a long reason to settle":        {settle(func(st *driver.Settlement) { st.Decision.Reason = strings.Repeat("x", maxReason+1) }), "at most"},
-		"joined with a short idle limit": {second(s.Joined(WithIdleLimit(time.Millisecond))), "1s or more"},
-		"joined past database/sql":       {second(s.JoinedOver(someConnector{})), "are for PostgreSQL"},
-		"a transaction of another kind":  {second(sessionOf(nil)), ErrOtherStore.Error()},
+		"joined with a short idle limit": {errOf(s.Joined(WithIdleLimit(time.Millisecond))), "1s or more"},
+		"joined past database/sql":       {errOf(s.JoinedOver(someConnector{})), "are for PostgreSQL"},
+		"a transaction of another kind":  {errOf(sessionOf(nil)), ErrOtherStore.Error()},
 	} {
 		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", what, tt.err, tt.want)
 		}
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
 
 // While a handler has the one connection for writing, a joined store on SQLite can be asked all the same.
 func TestJoinedOnSQLiteAnswersWhileAHandlerRuns(t *testing.T) {

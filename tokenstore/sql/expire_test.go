@@ -53,12 +53,9 @@ func pass(tb testing.TB, s *Store, d time.Duration) {
 	mustExec(tb, s.db, s.names.sql(`UPDATE {bindings} SET expires = expires - ?`), us)
 }
 
-func count(tb testing.TB, s *Store, of string, args ...any) (n int) {
+func count(tb testing.TB, s *Store, of string, args ...any) int {
 	tb.Helper()
-	if err := s.read.QueryRowContext(tb.Context(), s.names.sql("SELECT count(*) FROM "+of), args...).Scan(&n); err != nil {
-		tb.Fatal(err)
-	}
-	return n
+	return get[int](tb, s.read, s.names.sql("SELECT count(*) FROM "+of), args...)
 }
 
 func expire(tb testing.TB, s *Store, most, want int) {
@@ -80,9 +77,7 @@ func TestExpire(t *testing.T) {
 		id, a = begin(t, s, "released")
 		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: 3 * time.Hour})
 		token := idem.NewKeyID("test", "token")
-		if _, err := s.Issue(t.Context(), token, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Issue(t.Context(), token, time.Hour)))
 		mustExec(t, s.db, s.names.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, 0, {clock} + 7200000000)"),
 			id[:], text("r"), text("f"))
 
@@ -145,17 +140,13 @@ func TestExpireBlocksNoNewKeys(t *testing.T) {
 		}
 		pass(t, s, time.Hour)
 		tx, err := s.begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer tx.Rollback()
 		if due, err := dueKeys(tx.QueryContext(t.Context(), s.statements.lockDue, append(slices.Clone(keys), 0)...)); len(due) != 0 || err != nil {
 			t.Fatalf("%d open records are due, %v, want 0", len(due), err)
 		}
 		for _, statement := range []removal{s.statements.strip, s.statements.remove} {
-			if _, err := tx.ExecContext(t.Context(), statement.text, append(slices.Clone(keys), statement.clocks(0)...)...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(tx.ExecContext(t.Context(), statement.text, append(slices.Clone(keys), statement.clocks(0)...)...)))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -179,13 +170,9 @@ func TestExpirePassesOverLockedRecords(t *testing.T) {
 		besideALock := func(where string, want int) {
 			t.Helper()
 			tx, err := s.begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer tx.Rollback()
-			if _, err := tx.Exec(s.names.sql("UPDATE {records} SET rev = rev + 1" + where)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(tx.Exec(s.names.sql("UPDATE {records} SET rev = rev + 1"+where))))
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if n, err := s.Expire(ctx, 2*expiryBatch); n != want || err != nil {
@@ -256,25 +243,17 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 func duplicate(tb testing.TB, s *Store, id driver.KeyID, n int) {
 	tb.Helper()
 	tx, err := s.db.BeginTx(tb.Context(), nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer tx.Rollback()
 	cols := strings.Join(columns, ", ")
 	insert, err := tx.PrepareContext(tb.Context(), s.names.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer insert.Close()
 	for i := range n {
 		k := key(i)
-		if _, err := insert.ExecContext(tb.Context(), k[:], id[:]); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, errOf(insert.ExecContext(tb.Context(), k[:], id[:])))
 	}
-	if err := tx.Commit(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, tx.Commit())
 }
 
 func key(i int) driver.KeyID { return idem.NewKeyID("test", idem.Key(fmt.Sprint("key ", i))) }

@@ -41,9 +41,7 @@ func TestDialectOfAnotherServerIsNamed(t *testing.T) {
 func TestSQLiteFileThatCannotBeOpenedIsNamed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "folder.db"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(dir, "folder.db"), 0o700))
 	for file, why := range map[string]string{
 		filepath.Join(dir, "no such", "a b.db"): "no such file or directory",
 		filepath.Join(dir, "folder.db"):         "is a directory",

@@ -102,9 +102,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 		p := b.migrated(t)
 		good := b.store(t, p, WithExpiry(0))
 		id := key(1)
-		if _, err := good.Issue(t.Context(), id, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(good.Issue(t.Context(), id, time.Hour)))
 		s := b.store(t, b.readOnly(t, p), WithExpiry(0))
 		for name, call := range calls(s, key(2)) {
 			if name == "Begin with a token" || name == "Expire" { // they find nothing to write
@@ -176,17 +174,13 @@ func TestErrorsTellNoPassword(t *testing.T) {
 	t.Parallel()
 	dead, _ := url.Parse("postgres://idemkeeper:" + password + "@127.0.0.1:1/postgres?sslmode=disable")
 	withPassword, err := url.Parse(testserver.SharedPostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	withPassword.User, withPassword.Path = url.UserPassword("idemkeeper", password), "/no_such_database"
 	cfg := mysqldriver.NewConfig()
 	cfg.User, cfg.Passwd, cfg.Net, cfg.Addr = "idemkeeper", password, "tcp", "127.0.0.1:1"
 	deadMySQL := cfg.FormatDSN()
 	maria, err := url.Parse(testserver.SharedMariaDB(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg.Addr = maria.Host
 	for _, tt := range []struct {
 		driver, dsn string

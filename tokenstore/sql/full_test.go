@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -59,11 +58,7 @@ func TestFullDatabaseTakesNoWrites(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
 		full(t, onSQLite, func(p pools) {
-			var pages int
-			if err := p.write.QueryRowContext(context.Background(), "PRAGMA page_count").Scan(&pages); err != nil {
-				t.Fatal(err)
-			}
-			mustExec(t, p.write, fmt.Sprint("PRAGMA max_page_count = ", pages+100))
+			mustExec(t, p.write, fmt.Sprint("PRAGMA max_page_count = ", get[int](t, p.write, "PRAGMA page_count")+100))
 		})
 	})
 }

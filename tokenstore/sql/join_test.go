@@ -99,9 +99,7 @@ func TestJoinTellsWhatItsPartsRefuse(t *testing.T) {
 	if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL); engine != nil || !errors.Is(err, ErrNotMigrated) {
 		t.Errorf("Join() without tables = %v, %v, want %v", engine, err, ErrNotMigrated)
 	}
-	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Migrate(t.Context(), p.write, dialect.PostgreSQL))
 	for part, wrong := range map[string]JoinOption{"joined mode": WithIdleLimit(time.Millisecond), "the engine": idem.WithLockTimeout(-1), "a store that runs nothing": WithReadOnly()} {
 		if engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, wrong); engine != nil || err == nil {
 			t.Errorf("Join() with a wrong option of %s = %v, %v, want an error", part, engine, err)
@@ -118,9 +116,7 @@ func (c *closed) Close() error { *c++; return nil }
 func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	t.Parallel()
 	p, prefix := freshPostgres(t), WithTablePrefix("own_")
-	if err := Migrate(t.Context(), p.write, dialect.PostgreSQL, prefix); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Migrate(t.Context(), p.write, dialect.PostgreSQL, prefix))
 	var closer closed
 	engine, err := Join(t.Context(), p.write, dialect.PostgreSQL, nil, prefix, quiet(), WithIsolation(sql.LevelSerializable), WithTransactionPooler(),
 		idem.WithConflictRetries(1), idem.WithCloser(&closer))

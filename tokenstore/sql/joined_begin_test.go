@@ -27,16 +27,12 @@ func (s *service) keep(id driver.KeyID, state driver.State) driver.Record {
 		return driver.Record{}
 	case driver.StateIssued:
 		rec, err := s.joined.Issue(ctx, id, time.Hour)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		return rec
 	}
 	begun, err := s.joined.Begin(ctx, id, driver.BeginRequest{Route: "POST /pay", Fence: driver.Fence{Domain: "locks", Token: 7}, Nonce: nonce,
 		ResultTTL: 100 * time.Hour, KeyTTL: 200 * time.Hour})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	st := driver.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: state, ResultTTL: time.Hour, KeyTTL: time.Hour}
 	if state == driver.StateCompleted {
 		st.Response = &driver.Response{Status: 201}
@@ -118,9 +114,7 @@ func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
 			if want := (driver.Replaced{State: state, Attempt: from.Attempt}); began.Replaced != want || began.Record.Attempt.Number != from.Attempt.Number+1 {
 				s.Errorf("BeginJoined() replaced %+v by attempt %d, want the one after %+v", began.Replaced, began.Record.Attempt.Number, want)
 			}
-			if err := began.Tx.Commit(ctx, completedAs(began.Record.Attempt)); err != nil {
-				s.Fatal(err)
-			}
+			must(s, began.Tx.Commit(ctx, completedAs(began.Record.Attempt)))
 			rec, err := s.joined.Get(ctx, id)
 			if err != nil || rec.State != driver.StateCompleted || rec.Attempt != began.Record.Attempt || state != driver.StateNone && !rec.Created.Equal(began.Record.Created) || rec.Started.Sub(began.Record.Started).Abs() > time.Second {
 				s.Errorf("Get() = %+v, %v, want what BeginJoined said: %+v", rec, err, began.Record)
@@ -207,9 +201,7 @@ func TestForgetSparesAKeyThatLasts(t *testing.T) {
 		id := idOf("k1")
 		s.keep(id, driver.StateCompleted)
 		for _, state := range []driver.State{driver.StateCompleted, driver.StateExpired} {
-			if err := s.joined.forget(context.Background(), id); err != nil {
-				s.Fatal(err)
-			}
+			must(s, s.joined.forget(context.Background(), id))
 			s.wantState("k1", state)
 			mustExec(s, s.pools.write, "UPDATE idem_records SET result_expires = 1, expires = 1") // the result alone is over
 		}
@@ -239,9 +231,7 @@ func TestJoinedRecordThatCannotBeReadStartsAndDecidesNothing(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
-		if _, err := s.joined.Issue(ctx, id, time.Hour); err != nil {
-			s.Fatal(err)
-		}
+		must(s, errOf(s.joined.Issue(ctx, id, time.Hour)))
 		mustExec(s, s.pools.write, "UPDATE idem_records SET form = 2")
 		for _, kind := range []driver.KeyKind{driver.ClientKey, driver.IssuedToken} {
 			if got, err := s.joined.BeginJoined(ctx, id, joinedRequest(kind)); got.Tx != nil || !errors.Is(err, driver.ErrNewerRecord) {
@@ -280,9 +270,7 @@ func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
 				s.Errorf("Probe() of a key that was %v = %v, %v, want %v", state, rec.State, err, driver.ErrUnavailable)
 			}
 			cancel()
-			if err := begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)); err != nil {
-				s.Fatal(err)
-			}
+			must(s, begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)))
 			if rec, err := s.joined.Probe(ctx, id); err != nil || rec.State != driver.StateCompleted {
 				s.Errorf("Probe() after COMMIT = %v, %v, want completed", rec.State, err)
 			}
@@ -300,9 +288,7 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 	onServers(t, serviceParts{}, func(s *service, proxy *testserver.Proxy) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		session, err := s.joined.connector.Connect(ctx)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		proxy.Refuse(true)
 		proxy.Cut()
 		if err := session.Begin(ctx, sql.LevelDefault); err == nil {

@@ -60,13 +60,9 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 		waiting := func(first func(tx *sql.Tx) error) {
 			t.Helper()
 			tx, err := s.pools.read.Begin()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer tx.Rollback()
-			if err := first(tx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, first(tx))
 			s.bindBoth(id, func() {
 				s.wantWaiting(2)
 				if err := tx.Rollback(); err != nil {

@@ -129,8 +129,7 @@ func TestJoinedCommitThatItsStandbyDoesNotHaveIsAnsweredAsCommitted(t *testing.T
 	mustExec(t, s.pools.write, "ALTER SYSTEM SET synchronous_standby_names = '*'")
 	mustExec(t, s.pools.write, "SELECT pg_reload_conf()")
 	s.eventually("the standby is a synchronous one", func() bool {
-		var n int
-		return s.pools.read.QueryRow("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'").Scan(&n) == nil && n == 1
+		return holds(s.pools.read, "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
 	})
 	s.want(s.pay("replicated"), paid)
 	replication.Refuse(true)

@@ -92,9 +92,7 @@ func TestJoinedStoreThatIsReadOnly(t *testing.T) {
 	ctx, id := t.Context(), idem.NewKeyID("merchant", "k1")
 	b := onSQLite
 	j, err := b.store(t, b.migrated(t), WithReadOnly(), WithSoleProcess()).Joined()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, begin := j.BeginJoined(ctx, id, joinedRequest(driver.ClientKey))
 	_, bind := j.Bind(ctx, id, driver.Fingerprint{Version: 1}, time.Hour)
 	_, probe := j.Probe(ctx, id)

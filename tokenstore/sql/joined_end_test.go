@@ -53,9 +53,7 @@ func TestJoinedPaymentWithoutItsRecordDoesNotCommit(t *testing.T) {
 			s.Fatalf("BeginJoined() = %+v, %v", begin, err)
 		}
 		for _, statement := range []string{"INSERT INTO payments VALUES ('k1', 100)", "DELETE FROM idem_records"} {
-			if _, err := begin.Tx.(*joinedTx).tx().Exec(statement); err != nil {
-				s.Fatal(err)
-			}
+			must(s, errOf(begin.Tx.(*joinedTx).tx().Exec(statement)))
 		}
 		if err := begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)); !errors.Is(err, driver.ErrEscaped) && !errors.Is(err, driver.ErrSwallowed) {
 			s.Errorf("Commit() = %v, want %v or %v", err, driver.ErrEscaped, driver.ErrSwallowed)
@@ -133,9 +131,7 @@ func TestBrokenSessionLeavesThePool(t *testing.T) {
 	db := freshPostgres(t).write
 	for _, broken := range []bool{false, true} {
 		s, err := sqlConnector{db}.Connect(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s.Close(broken, func() {})
 		if n := db.Stats().OpenConnections; n != map[bool]int{false: 1, true: 0}[broken] {
 			t.Errorf("Close(broken %t) leaves %d connections", broken, n)

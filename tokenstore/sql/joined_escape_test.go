@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -144,15 +143,7 @@ func TestJoinedCommitWithoutForeignKeysIsDetected(t *testing.T) {
 	for name, status := range map[string]int{"success": 201, "refusal": 402, "failure": 500} {
 		t.Run(name, func(t *testing.T) {
 			s := startOn(t, dialect.PostgreSQL, serviceParts{})
-			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-				err := s.insert(c, tx)
-				for _, statement := range []string{"SET LOCAL session_replication_role = replica", "COMMIT", "BEGIN"} {
-					_, failed := tx.Exec(statement)
-					err = errors.Join(err, failed)
-				}
-				c.String(status, "done")
-				return err
-			}))
+			s.with(s.sending(status, "pay", "SET LOCAL session_replication_role = replica", "COMMIT", "BEGIN"))
 			s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 			s.wantMisuse(driver.ErrEscaped)
 			s.wantState("k1", driver.StateUnknown)
@@ -170,18 +161,7 @@ func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
 		for _, status := range []int{201, 402, 500} {
 			t.Run(strings.Join(statements, "; ")+" "+http.StatusText(status), func(t *testing.T) {
 				onMariaDB(t, serviceParts{}, func(s *service) {
-					s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-						if err := s.insert(c, tx); err != nil {
-							return err
-						}
-						for _, statement := range statements {
-							if _, err := tx.Exec(statement); err != nil {
-								return err
-							}
-						}
-						c.String(status, "committed")
-						return nil
-					}))
+					s.with(s.sending(status, append([]string{"pay"}, statements...)...))
 					s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 					s.wantMisuse(driver.ErrEscaped)
 					s.wantState("k1", driver.StateUnknown)
@@ -201,14 +181,7 @@ func TestJoinedDDLCommitsWithThePayment(t *testing.T) {
 		if s.backend.dialect == dialect.MySQL {
 			return
 		}
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			if err := s.insert(c, tx); err != nil {
-				return err
-			}
-			_, err := tx.Exec("CREATE TABLE notes (x INT)")
-			c.String(201, "paid")
-			return err
-		}))
+		s.with(s.sending(201, "pay", "CREATE TABLE notes (x INT)"))
 		s.want(s.pay("k1"), paid)
 		s.wantPayments(1)
 	})
@@ -218,14 +191,7 @@ func TestJoinedDDLCommitsWithThePayment(t *testing.T) {
 func TestJoinedPendingRecordThatWasCommittedIsUnknown(t *testing.T) {
 	t.Parallel()
 	onMariaDB(t, serviceParts{}, func(s *service) {
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			if err := s.insert(c, tx); err != nil {
-				return err
-			}
-			_, err := tx.Exec("CREATE TABLE notes (x INT)")
-			c.String(201, "paid")
-			return err
-		}))
+		s.with(s.sending(201, "pay", "CREATE TABLE notes (x INT)"))
 		finish := s.started("k1")
 		other := startService(s.T, s.backend, serviceParts{pools: &s.pools})
 		other.want(other.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
@@ -240,22 +206,8 @@ func TestJoinedSavepointsOfTheHandlerDoNotSurviveARollback(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
 		for _, status := range []int{402, 201} {
-			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-				for i, statement := range []string{"SAVEPOINT idem", "", "SAVEPOINT idem", "", "ROLLBACK TO SAVEPOINT idem", "RELEASE SAVEPOINT idem"} {
-					var err error
-					if statement == "" {
-						err = s.insert(c, tx)
-					} else {
-						_, err = tx.Exec(statement)
-					}
-					if err != nil {
-						return errors.Join(err, errors.New(statement), errors.New(string(rune('0'+i))))
-					}
-				}
-				c.String(status, "done")
-				return nil
-			}))
-			s.want(s.pay(fmt.Sprint(status)), answer{status: status, body: "done"})
+			s.with(s.sending(status, "SAVEPOINT idem", "pay", "SAVEPOINT idem", "pay", "ROLLBACK TO SAVEPOINT idem", "RELEASE SAVEPOINT idem"))
+			s.want(s.pay(fmt.Sprint(status)), answer{status: status, body: "paid"})
 			if status == 402 {
 				s.wantPayments(0)
 			}
@@ -269,22 +221,10 @@ func TestJoinedHandlerChecksItsOwnConstraintsAndNotAll(t *testing.T) {
 	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	mustExec(t, s.pools.write, "ALTER TABLE payments ADD CONSTRAINT payments_op_once UNIQUE (op) DEFERRABLE INITIALLY DEFERRED")
-	checking := func(statement string) gin.HandlerFunc {
-		return s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			if err := s.insert(c, tx); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(statement); err != nil {
-				return err
-			}
-			c.String(http.StatusCreated, "paid")
-			return nil
-		})
-	}
-	s.with(checking("SET CONSTRAINTS ALL IMMEDIATE"))
+	s.with(s.sending(201, "pay", "SET CONSTRAINTS ALL IMMEDIATE"))
 	s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
 	s.wantPayments(0)
-	s.with(checking("SET CONSTRAINTS payments_op_once IMMEDIATE"))
+	s.with(s.sending(201, "pay", "SET CONSTRAINTS payments_op_once IMMEDIATE"))
 	s.want(s.pay("k1"), paid)
 	s.want(s.pay("k1"), paidBefore)
 	s.wantPayments(1)

@@ -24,8 +24,7 @@ func TestJoinedCommitThatAFailoverLostIsRolledBack(t *testing.T) {
 	replica := open(t, "pgx", standby.URL())
 	s.want(s.pay("replicated"), paid)
 	s.eventually("the standby has the payment", func() bool {
-		var n int
-		return replica.QueryRow("SELECT count(*) FROM payments").Scan(&n) == nil && n == 1
+		return holds(replica, "SELECT count(*) = 1 FROM payments")
 	})
 	replication.Refuse(true)
 	replication.Cut()
@@ -61,9 +60,7 @@ func TestJoinedDatabaseThatRefusesWritesIsUnavailable(t *testing.T) {
 	})
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
 	for _, conn := range connections(t, s.pools.write) {
-		if _, err := conn.ExecContext(context.Background(), "SET default_transaction_read_only = on"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(conn.ExecContext(context.Background(), "SET default_transaction_read_only = on")))
 		_ = conn.Close()
 	}
 	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
@@ -75,9 +72,7 @@ func connections(t *testing.T, db *sql.DB) (list []*sql.Conn) {
 	t.Helper()
 	for range db.Stats().MaxOpenConnections {
 		conn, err := db.Conn(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		list = append(list, conn)
 	}
 	return list

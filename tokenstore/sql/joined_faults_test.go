@@ -76,9 +76,7 @@ func (s *service) wantCleanPool() {
 	s.Helper()
 	for range s.pools.write.Stats().OpenConnections {
 		conn, err := s.pools.write.Conn(context.Background())
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		defer conn.Close()
 		var autocommit, wait, global int
 		err = conn.QueryRowContext(context.Background(), "SELECT @@autocommit, @@wait_timeout, @@global.wait_timeout").Scan(&autocommit, &wait, &global)
@@ -180,9 +178,7 @@ func TestJoinedKeysThatMySQLWouldTakeForEqualDiffer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onMariaDB(t, serviceParts{rewrite: func(p *pools) {
 				cfg, err := mysqldriver.ParseDSN(p.dsn)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				option(cfg)
 				p.write = open(t, "mysql", cfg.FormatDSN())
 				p.read = p.write
@@ -205,13 +201,7 @@ func TestJoinedKeysThatMySQLWouldTakeForEqualDiffer(t *testing.T) {
 func TestJoinedDuplicatesDoNotBloatTheIndex(t *testing.T) {
 	t.Parallel()
 	s := startOn(t, dialect.PostgreSQL, serviceParts{})
-	size := func() (n int) {
-		err := s.pools.read.QueryRow("SELECT pg_total_relation_size('idem_records')").Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	size := func() int { return get[int](t, s.pools.read, "SELECT pg_total_relation_size('idem_records')") }
 	finish := s.started("k1")
 	other := startService(t, s.backend, serviceParts{pools: &s.pools})
 	before := size()

@@ -23,9 +23,9 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 	answers := func(status int) ending { return func(c *gin.Context) { c.String(status, "paid") } }
 	panics := func(*gin.Context) { panic("boom") }
 	run := func(s *service, strict bool) {
-		sleep, running := "SELECT pg_sleep(3600), 'of %s'", "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND datname = current_database() AND query LIKE '%%pg_sleep(3600), ''of %s''%%'"
+		sleep, running := "SELECT pg_sleep(3600), 'of %s'", "SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active' AND datname = current_database() AND query LIKE '%%pg_sleep(3600), ''of %s''%%'"
 		if s.backend.dialect == dialect.MySQL {
-			sleep, running = "SELECT SLEEP(3600), 'of %s'", "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%%SLEEP(3600), ''of %s''%%'"
+			sleep, running = "SELECT SLEEP(3600), 'of %s'", "SELECT count(*) = 1 FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%%SLEEP(3600), ''of %s''%%'"
 		}
 		for _, c := range []struct {
 			name          string
@@ -57,9 +57,7 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 					ended <- err
 				}()
 				s.eventually("the statement runs", func() bool {
-					var n int
-					err := s.pools.read.QueryRow(fmt.Sprintf(running, c.name)).Scan(&n)
-					return err == nil && n == 1
+					return holds(s.pools.read, fmt.Sprintf(running, c.name))
 				})
 				c.end(gc)
 				return nil

@@ -51,7 +51,7 @@ var hindrances = []hindrance{
 			_, _ = tx.Exec("SELECT pg_sleep(60), 'of a goroutine'")
 		}()
 		wait(t, "the statement runs", func() bool {
-			return get[int](t, other, "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60), ''of a goroutine''%' AND pid <> pg_backend_pid() AND datname = current_database()") == 1
+			return holds(other, "SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60), ''of a goroutine''%' AND pid <> pg_backend_pid() AND datname = current_database()")
 		})
 		return func() {
 			select {
@@ -76,7 +76,7 @@ var hindrances = []hindrance{
 		}()
 		<-asked
 		wait(t, "the lock is asked for", func() bool {
-			return get[int](t, other, "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'idem_records'::regclass") > 0
+			return holds(other, "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'idem_records'::regclass")
 		})
 		return func() {
 			<-ended

@@ -90,22 +90,16 @@ func torture(t *testing.T, instances []*service, more func(keys int) bool) *hist
 func (h *history) check(t *testing.T, s *service) {
 	t.Helper()
 	rows, err := s.pools.read.Query("SELECT op, count(*), min(amount) FROM payments GROUP BY op")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer rows.Close()
 	payments, run := map[string]int{}, map[string]string{}
 	for rows.Next() {
 		var op, body string
 		var n int
-		if err := rows.Scan(&op, &n, &body); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rows.Scan(&op, &n, &body))
 		payments[op], run[op] = n, body
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rows.Err())
 	for key, last := range h.final {
 		op := idem.NewKeyID("merchant", idem.Key(key)).OperationID()
 		n, bodies := payments[op], h.paid[key]

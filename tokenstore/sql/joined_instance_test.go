@@ -103,9 +103,7 @@ func startInstances(s *service) (instances []*process) {
 	n, write, read := 3, s.pools.dsn, ""
 	if s.backend.dialect == dialect.SQLite {
 		u, err := url.Parse(write)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		n = 1
 		_, read = SQLiteDSN(u.Path)
 		_ = s.pools.write.Close()

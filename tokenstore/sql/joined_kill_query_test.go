@@ -39,9 +39,7 @@ func TestJoinedKillQueryThatIsLateOrLostPaysOnce(t *testing.T) {
 				var proxy *testserver.Proxy
 				s := startService(t, b, serviceParts{rewrite: throughProxy(t, &proxy), engine: []idem.Option{idem.WithSettleTimeout(time.Second), idem.WithStoreTimeout(time.Second)}, pool: c.pool})
 				locker, err := s.pools.read.Conn(context.Background())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer locker.Close()
 				lock := func(statement string) {
 					if _, err := locker.ExecContext(context.Background(), statement); err != nil {
@@ -69,9 +67,7 @@ func TestJoinedKillQueryThatIsLateOrLostPaysOnce(t *testing.T) {
 						_, _ = tx.Exec(waits)
 					}()
 					s.eventually("the statement runs", func() bool {
-						var n int
-						err := s.pools.read.QueryRow("SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'User lock'").Scan(&n)
-						return err == nil && n == 1
+						return holds(s.pools.read, "SELECT count(*) = 1 FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'User lock'")
 					})
 					gc.String(http.StatusCreated, "paid")
 					return nil

@@ -182,10 +182,8 @@ func (r *killRun) check() {
 	h := r.history
 	h.check(r.T, r.service)
 	r.wantPayments(len(h.final))
-	var open int
-	err := r.pools.read.QueryRow(r.joined.names.sql("SELECT count(*) FROM {records} WHERE state <> 3")).Scan(&open)
-	if err != nil || open > 0 {
-		r.Errorf("%d records are not completed, %v, want 0", open, err)
+	if open := get[int](r, r.pools.read, r.joined.names.sql("SELECT count(*) FROM {records} WHERE state <> 3")); open > 0 {
+		r.Errorf("%d records are not completed, want 0", open)
 	}
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	for key := range h.final {

@@ -122,17 +122,11 @@ func TestJoinedReadLockOfABackupIsUnavailable(t *testing.T) {
 		t.Run(lock, func(t *testing.T) {
 			s := startService(t, b, serviceParts{engine: []idem.Option{idem.WithLockTimeout(idleMargin / 20), idem.WithStoreTimeout(idleMargin / 20)}})
 			backup, err := s.pools.read.Conn(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer backup.Close()
-			if _, err := backup.ExecContext(context.Background(), lock); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(backup.ExecContext(context.Background(), lock)))
 			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-			if _, err := backup.ExecContext(context.Background(), "UNLOCK TABLES"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(backup.ExecContext(context.Background(), "UNLOCK TABLES")))
 			s.wantOnePayment("k1")
 		})
 	}

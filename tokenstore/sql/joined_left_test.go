@@ -22,9 +22,7 @@ func (s *service) leftBehind(statements ...string) {
 	var conns []*sql.Conn
 	for range 8 {
 		conn, err := s.pools.write.Conn(context.Background())
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		conns = append(conns, conn)
 		for _, statement := range statements {
 			if _, err := conn.ExecContext(context.Background(), statement); err != nil {
@@ -51,32 +49,20 @@ func TestJoinedFindsItsTablesWhateverOthersLeaveInASession(t *testing.T) {
 		} else {
 			mustExec(t, s.pools.write, "CREATE SCHEMA "+elsewhere)
 		}
-		if err := Migrate(t.Context(), s.pools.write, b.dialect, WithSchema(elsewhere)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Migrate(t.Context(), s.pools.write, b.dialect, WithSchema(elsewhere)))
 		ledger := "payments"
 		if b.dialect == dialect.MySQL {
-			if err := s.pools.read.QueryRow("SELECT concat(database(), '.payments')").Scan(&ledger); err != nil {
-				t.Fatal(err)
-			}
+			ledger = get[string](t, s.pools.read, "SELECT concat(database(), '.payments')")
 		}
-		paying := s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			_, err := tx.Exec("INSERT INTO " + ledger + " (op, amount) VALUES ('x', 1)")
-			c.String(201, "paid")
-			return err
-		})
-		s.with(paying)
+		pay := "INSERT INTO " + ledger + " (op, amount) VALUES ('x', 1)"
+		s.with(s.sending(201, pay))
 		s.want(s.pay("before"), paid)
 		s.leftBehind(leave)
 		s.want(s.pay("before"), paidBefore)
 		s.want(s.pay("after"), paid)
 		s.want(s.pay("after"), paidBefore)
 		if b.dialect == dialect.PostgreSQL {
-			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-				_, err := tx.Exec("CREATE TEMP TABLE idem_records (LIKE public.idem_records) ON COMMIT DROP")
-				paying(c)
-				return err
-			}))
+			s.with(s.sending(201, "CREATE TEMP TABLE idem_records (LIKE public.idem_records) ON COMMIT DROP", pay))
 			s.want(s.pay("shadowed"), paid)
 			s.want(s.pay("shadowed"), paidBefore)
 		}
@@ -95,11 +81,7 @@ func TestJoinedCommitsDurablyWhateverOthersLeaveInASession(t *testing.T) {
 	s.want(s.pay("k1"), paid)
 	s.with(s.paying(402))
 	s.want(s.pay("k2"), answer{status: 402, body: "paid"})
-	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-		_, err := tx.Exec("SET synchronous_commit = off")
-		c.String(201, "paid")
-		return err
-	}))
+	s.with(s.sending(201, "SET synchronous_commit = off"))
 	s.want(s.pay("k3"), paid)
 	var on, all int
 	if err := s.pools.read.QueryRow("SELECT count(*) FILTER (WHERE setting = 'on'), count(*) FROM seen").Scan(&on, &all); err != nil || all == 0 || on != all {
@@ -117,11 +99,7 @@ func TestJoinedKeyLastsWhateverClockOthersLeaveInASession(t *testing.T) {
 		s.with(s.paying(402))
 		s.want(s.pay("refused"), answer{status: 402, body: "paid"})
 		s.leftBehind("SET timestamp = DEFAULT")
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			_, err := tx.Exec(stop)
-			s.paying(201)(c)
-			return err
-		}))
+		s.with(s.sending(201, stop, "pay"))
 		s.want(s.pay("stopped-by-the-handler"), paid)
 		s.leftBehind("SET timestamp = DEFAULT")
 		s.with(s.paying(201))

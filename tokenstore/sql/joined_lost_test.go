@@ -301,9 +301,7 @@ func TestJoinedIgnoredLockTimeoutIsNoticedOrWarnedOf(t *testing.T) {
 	warnsOf := func(s *service) bool {
 		var log bytes.Buffer
 		store := s.backend.store(s, s.pools, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		if _, err := store.Joined(); err != nil {
-			s.Fatal(err)
-		}
+		must(s, errOf(store.Joined()))
 		return strings.Contains(log.String(), "innodb_rollback_on_timeout is off")
 	}
 	onLosses(t, serviceParts{}, func(s *service, l loss) {

@@ -65,9 +65,7 @@ type opaqueConn struct {
 func connectorTo(t *testing.T, dsn string) sqldriver.Connector {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return stdlib.GetConnector(*cfg)
 }
 
@@ -154,11 +152,7 @@ func TestJoinedKeyOfAnEscapedTransactionStaysHeldInAnOwnSession(t *testing.T) {
 		t.Helper()
 		s := startService(t, b, serviceParts{})
 		other = startService(t, b, serviceParts{pools: &s.pools})
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			_, err := tx.Exec("ROLLBACK")
-			c.String(201, "paid")
-			return err
-		}))
+		s.with(s.sending(201, "ROLLBACK"))
 		finish := s.started("k1")
 		during = other.pay("k1")
 		s.want(finish(), refused(409, idem.CodeOutcomeUnknown))
@@ -178,20 +172,9 @@ func TestJoinedHandlerThatUnlocksIsNoPooler(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []int{201, 402, 500} {
 		s := startOn(t, dialect.PostgreSQL, serviceParts{})
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			_, err := tx.Exec("SELECT pg_advisory_unlock_all()")
-			if err == nil {
-				err = s.insert(c, tx)
-			}
-			c.String(outcome, "paid")
-			return err
-		}))
+		s.with(s.sending(outcome, "SELECT pg_advisory_unlock_all()", "pay"))
 		s.want(s.pay("k1"), answer{status: outcome, body: "paid"})
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			_, err := tx.Exec("ROLLBACK")
-			c.String(201, "paid")
-			return err
-		}))
+		s.with(s.sending(201, "ROLLBACK"))
 		finish := s.started("k2")
 		s.want(s.pay("k2"), refused(409, idem.CodeInProgress))
 		s.want(finish(), refused(409, idem.CodeOutcomeUnknown))

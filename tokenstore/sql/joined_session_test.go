@@ -58,12 +58,8 @@ func TestCommitPastItsTimeIsCancelled(t *testing.T) {
 			db := sql.OpenDB(conn)
 			defer db.Close()
 			s, err := sqlConnector{db}.Connect(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Begin(t.Context(), sql.LevelDefault); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, s.Begin(t.Context(), sql.LevelDefault))
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
 				<-conn.commits

@@ -145,10 +145,21 @@ func (s *service) inTx(work func(c *gin.Context, tx *sql.Tx) error) gin.HandlerF
 }
 
 // paying is a handler that writes a payment and answers with a status.
-func (s *service) paying(status int) gin.HandlerFunc {
+func (s *service) paying(status int) gin.HandlerFunc { return s.sending(status, "pay") }
+
+// sending is a handler that sends statements in its transaction, the payment for "pay", and answers with a status.
+func (s *service) sending(status int, statements ...string) gin.HandlerFunc {
 	return s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-		if err := s.insert(c, tx); err != nil {
-			return err
+		for _, statement := range statements {
+			var err error
+			if statement == "pay" {
+				err = s.insert(c, tx)
+			} else {
+				_, err = tx.Exec(statement)
+			}
+			if err != nil {
+				return err
+			}
 		}
 		c.String(status, "paid")
 		return nil
@@ -252,9 +263,7 @@ func (s *service) wantState(key string, want driver.State) {
 func (s *service) token() string {
 	s.Helper()
 	token, err := s.engine.IssueToken(context.Background(), "merchant", time.Hour)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return string(token.Value)
 }
 
@@ -305,7 +314,7 @@ func (s *service) wantNothingOpen(when string) {
 	}
 	if s.backend.dialect == dialect.PostgreSQL { // the server notices the end of a connection soon
 		s.eventually(when+": every advisory lock is free", func() bool {
-			return get[int](s, s.pools.read, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 0
+			return holds(s.pools.read, "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
 		})
 	}
 }

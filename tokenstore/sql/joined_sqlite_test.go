@@ -34,9 +34,7 @@ var (
 // number. Connections have it that are opened after the first call.
 func inSQLite(t *testing.T, f func()) string {
 	t.Helper()
-	if err := testCallsInit(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, testCallsInit())
 	n := -testCallsMade.Add(1)
 	testCalls.Store(n, f)
 	t.Cleanup(func() { testCalls.Delete(n) })
@@ -100,9 +98,7 @@ func TestDriverWithACommitHookOfAnotherKindIsRefused(t *testing.T) {
 	for _, c := range []sqldriver.Connector{new(hookless), new(hooked[int]), new(hooked[func(int) int]), new(hooked[func()]), new(hooked[func() string]), new(hooked[func() (int, string)])} {
 		db := sql.OpenDB(c)
 		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := setCommitHook(conn, func() bool { return false }); !errors.Is(err, errNoHook) {
 			t.Errorf("setCommitHook() on %T = %v, want %v", c, err, errNoHook)
 		}

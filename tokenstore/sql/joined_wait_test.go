@@ -24,13 +24,9 @@ import (
 func (s *service) holdKey(key string) *sql.Tx {
 	s.Helper()
 	tx, err := s.pools.read.Begin()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	args := s.joined.insertArgs(&pending{id: idem.NewKeyID("merchant", idem.Key(key)), next: 1, req: driver.JoinedRequest{Nonce: driver.NewNonce()}})
-	if _, err := tx.Exec(s.joined.joined.insert, args...); err != nil {
-		s.Fatal(err)
-	}
+	must(s, errOf(tx.Exec(s.joined.joined.insert, args...)))
 	return tx
 }
 
@@ -56,15 +52,11 @@ func TestJoinedWinnerOfAWaitSeesWhatWasCommittedMeanwhile(t *testing.T) {
 			done := make(chan answer, 1)
 			go func() { done <- s.pay("k1") }()
 			s.eventually("the request waits for the key", func() bool {
-				var waiting int
-				err := s.pools.read.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").Scan(&waiting)
-				return err == nil && waiting > 0
+				return holds(s.pools.read, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
 			})
 			mustExec(t, s.pools.read, "INSERT INTO payments VALUES ('another', 1)")
 			mustExec(t, s.pools.read, "SELECT pg_sleep(0.02)") // longer than a wait that does not matter
-			if err := holder.Rollback(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, holder.Rollback())
 			s.want(<-done, paid)
 		})
 	}
@@ -78,10 +70,7 @@ func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
 		if limit == "" {
 			limit = "SELECT @@innodb_lock_wait_timeout"
 		}
-		var before, inside string
-		if err := s.pools.write.QueryRow(limit).Scan(&before); err != nil {
-			s.Fatal(err)
-		}
+		before, inside := get[string](s, s.pools.write, limit), ""
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			err := tx.QueryRow(limit).Scan(&inside)
 			c.String(201, "paid")
@@ -110,9 +99,7 @@ func TestJoinedDuplicatesLeaveNoWarningAndNoLock(t *testing.T) {
 	var notices []string
 	other := startService(t, s.backend, serviceParts{pools: &s.pools, rewrite: func(p *pools) {
 		cfg, err := pgx.ParseConfig(p.dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -223,10 +210,7 @@ func TestJoinedDecisionWaitsForAnOpenTransaction(t *testing.T) {
 		if s.backend.dialect == dialect.SQLite {
 			return // no statement of a handler leaves an outcome in doubt there
 		}
-		s.with(s.inTx(func(_ *gin.Context, tx *sql.Tx) error {
-			_, err := tx.Exec("COMMIT")
-			return err
-		}))
+		s.with(s.sending(201, "COMMIT"))
 		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 		id, ctx := idem.NewKeyID("merchant", "k1"), context.Background()
 		unknown, err := s.joined.Get(ctx, id)

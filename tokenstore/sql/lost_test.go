@@ -42,9 +42,7 @@ var lossCases = []lossCase{
 	}, callBegin, driver.StatePending, 2},
 	{"a Begin with a token", func(t *testing.T, s *Store, id driver.KeyID) any {
 		t.Helper()
-		if _, err := s.Issue(t.Context(), id, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Issue(t.Context(), id, time.Hour)))
 		req := request(7)
 		req.Kind = driver.IssuedToken
 		return req

@@ -21,9 +21,7 @@ import (
 func withNext(t *testing.T, b backend) Option {
 	t.Helper()
 	first, err := migrationFiles.ReadFile(path.Join("migrations", b.kind().folder, "0001_records.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files := fstest.MapFS{
 		path.Join("migrations", b.kind().folder, "0001_records.sql"): {Data: first},
 		path.Join("migrations", b.kind().folder, "0002_later.sql"):   {Data: []byte("ALTER TABLE {records} ADD COLUMN later INT NOT NULL DEFAULT 0;\n")},
@@ -43,20 +41,14 @@ func onFirstVersion(t *testing.T, rows int, f func(t *testing.T, b backend, p po
 		}
 		insert := oldRecord(b, key, "seq") + " FROM " + fmt.Sprintf(from, rows)
 		tx, err := p.write.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if b.name != "PostgreSQL" { // both name the limit of a recursion
 			for _, limit := range []string{"max_recursive_iterations", "cte_max_recursion_depth"} {
 				_, _ = tx.ExecContext(t.Context(), fmt.Sprintf("SET SESSION %s = %d", limit, rows))
 			}
 		}
-		if _, err := tx.ExecContext(t.Context(), insert); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(tx.ExecContext(t.Context(), insert)))
+		must(t, tx.Commit())
 		f(t, b, p)
 	})
 }
@@ -124,12 +116,8 @@ func TestPaymentsGoOnDuringAMigration(t *testing.T) {
 		}
 		close(migrated)
 		all.Wait()
-		var records, payments, shown int
-		for query, to := range map[string]*int{"SELECT count(*) FROM idem_records": &records, "SELECT count(*) FROM payments": &payments, "SELECT count(*) FROM idem_readable WHERE state = 'completed'": &shown} {
-			if err := p.read.QueryRowContext(t.Context(), query).Scan(to); err != nil {
-				t.Fatal(err)
-			}
-		}
+		records, payments := get[int](t, p.read, "SELECT count(*) FROM idem_records"), get[int](t, p.read, "SELECT count(*) FROM payments")
+		shown := get[int](t, p.read, "SELECT count(*) FROM idem_readable WHERE state = 'completed'")
 		if records != rows+payments || shown != records {
 			t.Errorf("%d records, %d of them in the view, and %d payments, want %d more records than payments", records, shown, payments, rows)
 		}
@@ -143,14 +131,10 @@ func TestPaymentsGoOnDuringAMigration(t *testing.T) {
 func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 	onFirstVersion(t, 1, func(t *testing.T, b backend, p pools) {
 		long, err := p.write.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer long.Rollback()
 		var n int
-		if err := long.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_records").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, long.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_records").Scan(&n))
 		limited, cancel := context.WithTimeout(t.Context(), 2*time.Second) // longer than the least wait of MySQL
 		defer cancel()
 		failed := make(chan error, 1)
@@ -161,14 +145,11 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 		if b.dialect == dialect.MySQL {
 			waiting = "SELECT count(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%' AND db = database()"
 		}
-		for n = 0; n == 0; {
+		for get[int](t, p.read, waiting) == 0 {
 			select {
 			case err := <-failed:
 				t.Fatalf("Migrate() = %v before it waited", err)
 			default:
-			}
-			if err := p.read.QueryRowContext(t.Context(), waiting).Scan(&n); err != nil {
-				t.Fatal(err)
 			}
 		}
 		patient, cancel := context.WithTimeout(t.Context(), patience)
@@ -179,12 +160,8 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 		if err := <-failed; !errors.Is(err, ErrTablesInUse) || !strings.Contains(err.Error(), "ALTER TABLE") {
 			t.Errorf("Migrate() = %v, want %v and the statement", err, ErrTablesInUse)
 		}
-		if err := long.Rollback(); err != nil {
-			t.Fatal(err)
-		}
-		if err := Migrate(t.Context(), p.write, b.dialect, withNext(t, b)); err != nil {
-			t.Fatalf("Migrate() after it = %v, want <nil>", err)
-		}
+		must(t, long.Rollback())
+		must(t, Migrate(t.Context(), p.write, b.dialect, withNext(t, b)))
 		b.store(t, p, withNext(t, b))
 	})
 }
@@ -201,9 +178,7 @@ func TestRunningInstanceStaysReadyAfterAMigrationOfANewerBuild(t *testing.T) {
 			t.Errorf("Plan() of the next version = %+v, %v, want a change of the records", plan, err)
 		}
 		for range 2 {
-			if err := Migrate(t.Context(), p.write, b.dialect, withNext(t, b)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, Migrate(t.Context(), p.write, b.dialect, withNext(t, b)))
 		}
 		if err := s.Ping(t.Context()); err != nil {
 			t.Errorf("Ping() = %v, want <nil>", err)

@@ -48,9 +48,7 @@ func TestMigrationThatFailsIsUndone(t *testing.T) {
 				t.Error("the failed migration has left its tables")
 			}
 			mustExec(t, p.write, "DROP TABLE idem_notes")
-			if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
-				t.Fatalf("Migrate() again = %v, want <nil>", err)
-			}
+			must(t, Migrate(t.Context(), p.write, b.dialect))
 			b.store(t, p)
 		})
 	}
@@ -71,9 +69,7 @@ func TestNamesOfTables(t *testing.T) {
 			})
 			opts = append(opts, WithSchema(schema))
 		}
-		if err := Migrate(t.Context(), p.write, b.dialect, opts...); err != nil {
-			t.Fatalf("Migrate() = %v, want <nil>", err)
-		}
+		must(t, Migrate(t.Context(), p.write, b.dialect, opts...))
 		b.store(t, p, opts...)
 		if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
 			t.Errorf("Migrate() beside it = %v, want <nil>", err)

@@ -12,9 +12,7 @@ import (
 func partitioning(t *testing.T, b backend) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/sql.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(page), "### Partitions\n")
 	for block := range strings.SplitSeq(section, "```sql\n") {
 		if text, _, _ := strings.Cut(block, "```"); strings.HasPrefix(text, "-- "+string(b.dialect)) {
@@ -29,13 +27,9 @@ func partitioning(t *testing.T, b backend) string {
 func partition(t *testing.T, b backend, p pools) {
 	t.Helper()
 	conn, err := p.write.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
-	if err := execAll(t.Context(), conn, splitStatements(partitioning(t, b), false)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, execAll(t.Context(), conn, splitStatements(partitioning(t, b), false)))
 }
 
 // The records of a partitioned table keep all promises, in both modes, and what the table had stays.
@@ -47,9 +41,8 @@ func TestPartitionedTable(t *testing.T) {
 		reader, asReader := newUser(t, b, s.pools)
 		grant(t, b, s.pools, RoleReader, reader)
 		partition(t, b, s.pools)
-		var shown int
-		if err := asReader.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_readable WHERE state = 'completed'").Scan(&shown); shown != 1 || err != nil {
-			t.Errorf("a reader sees %d records in the view, %v, want 1", shown, err)
+		if shown := get[int](t, asReader, "SELECT count(*) FROM idem_readable WHERE state = 'completed'"); shown != 1 {
+			t.Errorf("a reader sees %d records in the view, want 1", shown)
 		}
 		again := startService(t, b, serviceParts{pools: &s.pools})
 		again.want(again.pay("before"), paidBefore)
@@ -69,20 +62,17 @@ func TestPartitionedTableIsMigrated(t *testing.T) {
 	t.Parallel()
 	onFirstVersion(t, 100, func(t *testing.T, b backend, p pools) {
 		partition(t, b, p)
-		if err := Migrate(t.Context(), p.write, b.dialect, withNext(t, b)); err != nil {
-			t.Fatalf("Migrate() = %v, want <nil>", err)
-		}
+		must(t, Migrate(t.Context(), p.write, b.dialect, withNext(t, b)))
 		b.store(t, p, withNext(t, b))
-		var n int
-		if err := p.read.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_readable").Scan(&n); n != 100 || err != nil {
-			t.Errorf("%d records after the migration, %v, want 100", n, err)
+		if n := get[int](t, p.read, "SELECT count(*) FROM idem_readable"); n != 100 {
+			t.Errorf("%d records after the migration, want 100", n)
 		}
 		if b.dialect != dialect.PostgreSQL {
 			return
 		}
-		if err := p.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_partition_tree('idem_records') t JOIN pg_class c ON c.oid = t.relid "+
-			"WHERE t.isleaf AND c.reloptions::text LIKE '%autovacuum_vacuum_scale_factor=0.01%'").Scan(&n); n != 16 || err != nil {
-			t.Errorf("autovacuum comes early in %d partitions, %v, want 16", n, err)
+		if n := get[int](t, p.read, "SELECT count(*) FROM pg_partition_tree('idem_records') t JOIN pg_class c ON c.oid = t.relid "+
+			"WHERE t.isleaf AND c.reloptions::text LIKE '%autovacuum_vacuum_scale_factor=0.01%'"); n != 16 {
+			t.Errorf("autovacuum comes early in %d partitions, want 16", n)
 		}
 	})
 }

@@ -15,9 +15,7 @@ func TestPlans(t *testing.T) {
 		id, a := begin(t, s, "first")
 		st := settlementOf(a, "")
 		st.KeyTTL = 48 * time.Hour
-		if err := callSettle(t.Context(), s, id, st); err != nil {
-			t.Fatal(err)
-		}
+		must(t, callSettle(t.Context(), s, id, st))
 		duplicate(t, s, id, 2000)
 		analyze := map[*kind]string{postgres: "ANALYZE idem_records", mysql: "ANALYZE TABLE idem_records", sqlite: "ANALYZE"}
 		mustExec(t, s.db, analyze[s.dialect])
@@ -52,23 +50,17 @@ func explain(tb testing.TB, s *Store, statement string, args []any) string {
 		prefix = "EXPLAIN QUERY PLAN "
 	}
 	rows, err := s.read.QueryContext(tb.Context(), prefix+statement, args...)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer rows.Close()
 	names, err := rows.Columns()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	var b strings.Builder
 	for rows.Next() {
 		values := make([]any, len(names))
 		for i := range values {
 			values[i] = new(any)
 		}
-		if err := rows.Scan(values...); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, rows.Scan(values...))
 		for _, v := range values {
 			v := *v.(*any)
 			if text, ok := v.([]byte); ok {
@@ -78,8 +70,6 @@ func explain(tb testing.TB, s *Store, statement string, args []any) string {
 		}
 		b.WriteString("|\n")
 	}
-	if err := rows.Err(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, rows.Err())
 	return b.String()
 }

@@ -31,20 +31,14 @@ func TestTablesHaveComments(t *testing.T) {
 					(sql NOT LIKE '%-- Idemkeeper: %' OR name = 'idem_records' AND sql NOT LIKE '%-- random, another one after each write%')`
 			}
 			rows, err := p.read.QueryContext(t.Context(), missing)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer rows.Close()
 			for rows.Next() {
 				var table, column string
-				if err := rows.Scan(&table, &column); err != nil {
-					t.Fatal(err)
-				}
+				must(t, rows.Scan(&table, &column))
 				t.Errorf("%s or its column %s has no comment", table, column)
 			}
-			if err := rows.Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rows.Err())
 		})
 	}
 }
@@ -81,15 +75,11 @@ func TestViewIsReadable(t *testing.T) {
 		settled, a := begin(t, s, "settled")
 		st := settlementOf(a, "alice")
 		st.State, st.Response = driver.StateCompleted, &driver.Response{Status: 201, Body: []byte("paid")}
-		if err := callSettle(t.Context(), s, settled, st); err != nil {
-			t.Fatal(err)
-		}
+		must(t, callSettle(t.Context(), s, settled, st))
 		open, _ := begin(t, s, "open")
 		mustExec(t, p.write, s.names.sql("UPDATE {records} SET fence = -1, route = ? WHERE k = ?"), []byte("p\xff\x00"), open[:])
 		rec, err := s.Get(t.Context(), settled)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		read := func(id driver.KeyID) (r readableRow) {
 			t.Helper()
 			var token time.Time
@@ -123,10 +113,7 @@ func TestTableUnderTheViewCanBeAltered(t *testing.T) {
 		mustExec(t, p.write, "ALTER TABLE idem_records RENAME TO idem_records_away")
 		mustExec(t, p.write, "ALTER TABLE idem_records_away RENAME TO idem_records")
 		b.store(t, p)
-		var n int
-		if err := p.read.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_readable WHERE state = 'pending'").Scan(&n); err != nil {
-			t.Errorf("the view after the changes: %v", err)
-		}
+		_ = get[int](t, p.read, "SELECT count(*) FROM idem_readable WHERE state = 'pending'")
 	})
 }
 
@@ -135,9 +122,8 @@ func TestAutovacuumComesEarly(t *testing.T) {
 	t.Parallel()
 	p := backends()[0].migrated(t)
 	for _, table := range []string{"idem_records", "idem_bindings"} {
-		var got string
-		if err := p.read.QueryRowContext(t.Context(), "SELECT reloptions::text FROM pg_class WHERE oid = $1::regclass", table).Scan(&got); got != "{autovacuum_vacuum_scale_factor=0.01}" || err != nil {
-			t.Errorf("options of %s = %s, %v, want 0.01", table, got, err)
+		if got := get[string](t, p.read, "SELECT reloptions::text FROM pg_class WHERE oid = $1::regclass", table); got != "{autovacuum_vacuum_scale_factor=0.01}" {
+			t.Errorf("options of %s = %s, want 0.01", table, got)
 		}
 	}
 }

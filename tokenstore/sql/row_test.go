@@ -34,13 +34,9 @@ func TestRowsKeepTheirEntries(t *testing.T) {
 			e.Before.Response = nil // it is given up with the Begin
 		}
 		r, err := pack(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, err := r.unpack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if again, err := pack(got); err != nil || !reflect.DeepEqual(again, r) {
 			t.Errorf("%v: a row that was read and packed = %+v, %v, want %+v", state, again, err, r)
 		}
@@ -80,9 +76,7 @@ func TestRowsThatDoNotFitAreRefused(t *testing.T) {
 		"over a damaged record":  {func(r *row) { r.Previous = []byte("{}") }, driver.ErrCorruptRecord},
 	} {
 		r, err := pack(entryForRows(driver.StatePending))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.damage(r)
 		if got, err := r.unpack(); got != nil || !errors.Is(err, c.want) {
 			t.Errorf("a row %s: unpack() = %v, %v, want %v", name, got, err, c.want)

@@ -41,9 +41,7 @@ func TestPoolOfOne(t *testing.T) {
 		}
 		wg.Wait()
 		conn, err := p.write.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		for name, call := range calls(s, key(1)) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -65,9 +63,7 @@ func TestSettingsOfSQLite(t *testing.T) {
 			t.Fatalf("%s does not have %s", dsn, old)
 		}
 		db := open(t, "sqlite", changed)
-		if err := Migrate(t.Context(), db, dialect.SQLite); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Migrate(t.Context(), db, dialect.SQLite))
 		return db
 	}
 	for old, setting := range map[string]string{
@@ -81,9 +77,7 @@ func TestSettingsOfSQLite(t *testing.T) {
 	}
 	memory := open(t, "sqlite", "file::memory:?_pragma=foreign_keys(1)&_pragma=synchronous(OFF)") // it is on no disk
 	memory.SetMaxOpenConns(1)
-	if err := Migrate(t.Context(), memory, dialect.SQLite); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Migrate(t.Context(), memory, dialect.SQLite))
 	onSQLite.store(t, pools{write: memory, read: memory}, WithExpiry(0))
 }
 
@@ -99,9 +93,7 @@ func TestSessionThatWouldNotCommitIsRefused(t *testing.T) {
 			left := open(t, "mysql", p.dsn)
 			s := b.store(t, pools{left, p.read, p.dsn}, WithExpiry(0))
 			j, err := s.Joined()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			left.SetMaxOpenConns(1)
 			writes := map[string]func() error{
 				"Begin":         func() error { _, err := s.Begin(t.Context(), key(2), request(1)); return err },

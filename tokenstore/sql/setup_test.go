@@ -249,10 +249,7 @@ func dropPostgres(tb testing.TB, name string) {
 func emptyPostgres(tb testing.TB, db *sql.DB, name string) (likeNew bool) {
 	tb.Helper()
 	const others = " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-	for n := 1; n > 0; {
-		if err := db.QueryRow("SELECT count(pg_terminate_backend(pid, 1000))" + others).Scan(&n); err != nil {
-			tb.Fatalf("end the connections to %s: %v", name, err)
-		}
+	for get[int](tb, db, "SELECT count(pg_terminate_backend(pid, 1000))"+others) > 0 {
 	}
 	mustExec(tb, db, `DO $$ DECLARE name text; BEGIN
 		FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema$)' LOOP
@@ -280,9 +277,7 @@ func postgresDSN(tb testing.TB, name string) string {
 func parsed(tb testing.TB, text string) *url.URL {
 	tb.Helper()
 	u, err := url.Parse(text)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return u
 }
 
@@ -290,9 +285,7 @@ func parsed(tb testing.TB, text string) *url.URL {
 func parsedMySQL(tb testing.TB, dsn string) *mysqldriver.Config {
 	tb.Helper()
 	cfg, err := mysqldriver.ParseDSN(dsn)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return cfg
 }
 
@@ -338,6 +331,22 @@ func proxied(tb testing.TB, dsn string) (pools, *testserver.Proxy) {
 	db := open(tb, driverOf(dsn), dsn)
 	return pools{db, db, dsn}, proxy
 }
+
+// holds reports whether a query for a truth value says so. It is for what a test waits for, so it may fail.
+func holds(db *sql.DB, query string) (so bool) {
+	return db.QueryRow(query).Scan(&so) == nil && so
+}
+
+// must ends a test whose preparation has failed.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// errOf is the error of a call whose value does not matter.
+func errOf[T any](_ T, err error) error { return err }
 
 // get returns the value of a query for one.
 func get[T any](tb testing.TB, db *sql.DB, query string, args ...any) (value T) {
@@ -410,9 +419,7 @@ func quiet() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
 func (b backend) migrated(tb testing.TB, opts ...Option) pools {
 	tb.Helper()
 	p := b.fresh(tb)
-	if err := Migrate(tb.Context(), p.write, b.dialect, opts...); err != nil {
-		tb.Fatalf("Migrate() = %v, want <nil>", err)
-	}
+	must(tb, Migrate(tb.Context(), p.write, b.dialect, opts...))
 	return p
 }
 

@@ -58,11 +58,7 @@ func damage(tb testing.TB, store driver.Store, id driver.KeyID, d idemtest.Damag
 	case d == idemtest.ExtendedResponse && s.dialect == sqlite:
 		change = "response = CAST(response || response AS BLOB)"
 	case d == idemtest.ChangedResponse:
-		var response []byte
-		err := s.read.QueryRowContext(tb.Context(), s.names.sql("SELECT response FROM {records} WHERE k = ?"), id[:]).Scan(&response)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		response := get[[]byte](tb, s.read, s.names.sql("SELECT response FROM {records} WHERE k = ?"), id[:])
 		response[len(response)/2] ^= 1
 		mustExec(tb, s.db, s.names.sql("UPDATE {records} SET response = ? WHERE k = ?"), response, id[:])
 		return

@@ -204,9 +204,7 @@ func TestStrictLeavesOtherTransactionsAlone(t *testing.T) {
 		for range 3 {
 			s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
 			tx, err := s.pools.write.Begin()
-			if err != nil {
-				s.Fatal(err)
-			}
+			must(s, err)
 			_, failed := tx.Exec("DELETE FROM nowhere")
 			_, err = tx.Exec("INSERT INTO payments (op, amount) VALUES ('other', 1)")
 			if failed == nil || err != nil || tx.Commit() != nil {
@@ -214,9 +212,8 @@ func TestStrictLeavesOtherTransactionsAlone(t *testing.T) {
 			}
 		}
 		s.wantPayments(3)
-		var warned int
-		if err := s.pools.write.QueryRow("SELECT count(*) FROM payments WHERE op = 'other'").Scan(&warned); err != nil || warned != 3 {
-			s.Errorf("%d payments of others, %v, want 3", warned, err)
+		if n := get[int](s, s.pools.write, "SELECT count(*) FROM payments WHERE op = 'other'"); n != 3 {
+			s.Errorf("%d payments of others, want 3", n)
 		}
 	})
 }
