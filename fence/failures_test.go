@@ -12,26 +12,28 @@ import (
 )
 
 // raised raises a fence in a transaction of its own.
-func (l *ledger) raised(t *testing.T, op string, f driver.Fence) error {
+func (l *ledger) raised(t *testing.T, table *fence.Table, op string, f driver.Fence) error {
 	t.Helper()
-	return l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return l.fences.Raise(t.Context(), tx, op, f) })
+	return l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return table.Raise(t.Context(), tx, op, f) })
+}
+
+// settled is the look of a resolver, in a transaction of its own.
+func (l *ledger) settled(t *testing.T, op string, f, doubt driver.Fence) error {
+	t.Helper()
+	return l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return l.fences.Settle(t.Context(), tx, op, f, doubt) })
 }
 
 // row is what the table has of an operation.
 func (l *ledger) row(t *testing.T, op string) (token int64, past string) {
 	t.Helper()
-	if err := l.db.QueryRowContext(t.Context(), "SELECT token, past FROM idem_fences WHERE operation_id = '"+op+"'").Scan(&token, &past); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.db.QueryRowContext(t.Context(), "SELECT token, past FROM idem_fences WHERE operation_id = '"+op+"'").Scan(&token, &past))
 	return token, past
 }
 
 // A row that cannot be read may hide a higher fence. So it refuses every fence, and is not written over.
 func TestUnreadableRowRefuses(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
-		if err := l.raised(t, "op", in("a", 5)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.raised(t, l.fences, "op", in("a", 5)))
 		for _, damaged := range []string{"{", "7"} {
 			l.exec(t, "UPDATE idem_fences SET past = '"+damaged+"'")
 			if err := l.pay(t.Context(), sql.LevelDefault, "op", in("a", 6)); err == nil || isStale(err) || !strings.Contains(err.Error(), "past domains") {
@@ -41,7 +43,7 @@ func TestUnreadableRowRefuses(t *testing.T) {
 				t.Errorf("row = %d, %s, want it as it was", token, past)
 			}
 		}
-		if n := len(l.tokens(t, "op")); n != 0 {
+		if n := len(l.paid(t, "op")); n != 0 {
 			t.Errorf("%d payments, want none", n)
 		}
 	})
@@ -60,16 +62,12 @@ func TestFailingStatementsAreTold(t *testing.T) {
 			t.Parallel()
 			d, db := sqlite(t)
 			l := &ledger{dialect: d, db: db, fences: newTable(t, d)}
-			if err := l.fences.Migrate(t.Context(), db); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.fences.Migrate(t.Context(), db))
 			if name == "update" || name == "read" {
-				if err := l.raised(t, "op", in("a", 1)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, l.raised(t, l.fences, "op", in("a", 1)))
 			}
 			l.exec(t, tt.fault)
-			err := l.raised(t, "op", in("a", 2))
+			err := l.raised(t, l.fences, "op", in("a", 2))
 			if _, stale := errors.AsType[*fence.StaleError](err); err == nil || stale || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Raise() = %v, want an error with %q", err, tt.want)
 			}
@@ -81,20 +79,13 @@ func TestFailingStatementsAreTold(t *testing.T) {
 func TestRowDoesNotGrow(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
 		for range 3 {
-			if err := l.raised(t, "op", in("b", 1)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.raised(t, l.fences, "op", in("b", 1)))
 		}
 		if _, past := l.row(t, "op"); past != "[]" {
 			t.Errorf("past domains after the same fence three times = %s, want none", past)
 		}
 		for range 3 {
-			err := l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error {
-				return l.fences.Settle(t.Context(), tx, "op", in("b", 1), in("a", 7))
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.settled(t, "op", in("b", 1), in("a", 7)))
 		}
 		if _, past := l.row(t, "op"); past != `["a"]` {
 			t.Errorf("past domains after three looks of a resolver = %s, want a alone", past)
@@ -106,13 +97,10 @@ func TestRowDoesNotGrow(t *testing.T) {
 func TestLongestValues(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
 		longest := strings.Repeat("d", 255)
-		settle := func(f, doubt driver.Fence) error {
-			return l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return l.fences.Settle(t.Context(), tx, "op", f, doubt) })
-		}
-		if err := settle(in(longest, 1), in(strings.Repeat("e", 255), 1)); err != nil {
+		if err := l.settled(t, "op", in(longest, 1), in(strings.Repeat("e", 255), 1)); err != nil {
 			t.Errorf("Settle() with domains of 255 bytes = %v", err)
 		}
-		if err := settle(in(longest, 2), in(strings.Repeat("e", 256), 1)); err == nil {
+		if err := l.settled(t, "op", in(longest, 2), in(strings.Repeat("e", 256), 1)); err == nil {
 			t.Error("Settle() of a domain of 256 bytes = nil, want an error")
 		}
 		name := strings.Repeat("n", map[dialect.Dialect]int{dialect.PostgreSQL: 63, dialect.MySQL: 64, dialect.SQLite: 63}[l.dialect])
@@ -126,15 +114,4 @@ func TestLongestValues(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestMigrateOnAClosedDatabase(t *testing.T) {
-	t.Parallel()
-	d, db := sqlite(t)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := newTable(t, d).Migrate(t.Context(), db); err == nil {
-		t.Error("Migrate() on a closed database = nil, want an error")
-	}
 }

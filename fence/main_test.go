@@ -49,9 +49,7 @@ func onEach(t *testing.T, test func(t *testing.T, l *ledger)) {
 			t.Parallel()
 			d, db := fresh(t)
 			l := &ledger{dialect: d, db: db, fences: newTable(t, d)}
-			if err := l.fences.Migrate(t.Context(), db); err != nil {
-				t.Fatalf("Migrate() = %v", err)
-			}
+			must(t, l.fences.Migrate(t.Context(), db))
 			l.exec(t, "CREATE TABLE payments (op VARCHAR(64) NOT NULL, token BIGINT NOT NULL)")
 			test(t, l)
 		})
@@ -72,18 +70,15 @@ func server(t *testing.T, admin string) *sql.DB {
 	t.Helper()
 	root := opened(t, admin)
 	name := fmt.Sprintf("fence_test_%x", rand.Uint64())
-	if _, err := root.Exec("CREATE DATABASE " + name); err != nil {
-		t.Fatal(err)
-	}
+	_, err := root.Exec("CREATE DATABASE " + name)
+	must(t, err)
 	t.Cleanup(func() {
 		if _, err := root.Exec("DROP DATABASE " + name); err != nil {
 			t.Error(err)
 		}
 	})
 	u, err := url.Parse(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.Path = "/" + name
 	return opened(t, u.String())
 }
@@ -99,9 +94,7 @@ func sqlite(t *testing.T) (dialect.Dialect, *sql.DB) {
 func opened(t *testing.T, name string) *sql.DB {
 	t.Helper()
 	db, err := database.Open(name, database.Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db.Write
 }
@@ -148,26 +141,33 @@ func (l *ledger) options(level sql.IsolationLevel) *sql.TxOptions {
 	return &sql.TxOptions{Isolation: level}
 }
 
-// tokens returns the fences of an operation's payments, in the order of writing as far as one
-// database keeps it.
-func (l *ledger) tokens(t *testing.T, op string) (tokens []uint64) {
+// tokens returns the fences that a query reads.
+func (l *ledger) tokens(t *testing.T, query string) (tokens []uint64) {
 	t.Helper()
-	rows, err := l.db.QueryContext(t.Context(), "SELECT token FROM payments WHERE op = '"+op+"'")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows, err := l.db.QueryContext(t.Context(), query)
+	must(t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var n uint64
-		if err := rows.Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rows.Scan(&n))
 		tokens = append(tokens, n)
 	}
-	if err := rows.Err(); err != nil {
+	must(t, rows.Err())
+	return tokens
+}
+
+// paid returns the fences of an operation's payments.
+func (l *ledger) paid(t *testing.T, op string) []uint64 {
+	t.Helper()
+	return l.tokens(t, "SELECT token FROM payments WHERE op = '"+op+"'")
+}
+
+// must ends a test whose preparation has failed.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return tokens
 }
 
 func in(domain string, token uint64) driver.Fence { return driver.Fence{Domain: domain, Token: token} }

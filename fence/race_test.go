@@ -21,19 +21,13 @@ func TestLateHolderAgainstNewerOne(t *testing.T) {
 				t.Run(fmt.Sprintf("%v, row %v", level, known), func(t *testing.T) {
 					ctx, op := patient(t), fmt.Sprintf("%v %v", level, known)
 					if known {
-						if err := l.pay(ctx, level, op, in("a", 1)); err != nil {
-							t.Fatal(err)
-						}
+						must(t, l.pay(ctx, level, op, in("a", 1)))
 					}
 					// The newer holder has raised its fence and waits with its commit. The late one
 					// begins, looks at something, and then wants to raise.
 					newer, err := l.db.BeginTx(ctx, l.options(level))
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := l.fences.Raise(ctx, newer, op, in("a", 3)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
+					must(t, l.fences.Raise(ctx, newer, op, in("a", 3)))
 					late := make(chan error, 1)
 					looked := make(chan struct{})
 					go func() {
@@ -53,16 +47,12 @@ func TestLateHolderAgainstNewerOne(t *testing.T) {
 					if l.dialect != dialect.SQLite { // there BEGIN waits for the other writer
 						<-looked
 					}
-					if err := insertPayment(ctx, newer, op, in("a", 3)); err != nil {
-						t.Fatal(err)
-					}
-					if err := newer.Commit(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, insertPayment(ctx, newer, op, in("a", 3)))
+					must(t, newer.Commit())
 					if err := <-late; err == nil {
 						t.Error("the late holder paid after the newer one")
 					}
-					if got := l.tokens(t, op); !slices.Contains(got, 3) || slices.Contains(got, 2) {
+					if got := l.paid(t, op); !slices.Contains(got, 3) || slices.Contains(got, 2) {
 						t.Errorf("payments under %v, want 3 and not 2", got)
 					}
 					// It is refused for good, not only by a conflict.
@@ -109,21 +99,9 @@ func TestManyHolders(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				rows, err := l.db.QueryContext(ctx, "SELECT token FROM committed WHERE op = '"+op+"' ORDER BY place")
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer rows.Close()
-				var got []uint64
-				for rows.Next() {
-					var n uint64
-					if err := rows.Scan(&n); err != nil {
-						t.Fatal(err)
-					}
-					got = append(got, n)
-				}
-				if err := rows.Err(); err != nil || !slices.IsSorted(got) || len(got) == 0 || got[len(got)-1] != 8 {
-					t.Errorf("committed under %v, %v, want rising fences up to 8", got, err)
+				got := l.tokens(t, "SELECT token FROM committed WHERE op = '"+op+"' ORDER BY place")
+				if !slices.IsSorted(got) || len(got) == 0 || got[len(got)-1] != 8 {
+					t.Errorf("committed under %v, want rising fences up to 8", got)
 				}
 			})
 		}

@@ -3,6 +3,7 @@ package fence_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -45,7 +46,7 @@ func TestFences(t *testing.T) {
 			for i, s := range steps {
 				var err error
 				if s.resolver {
-					err = l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return l.fences.Settle(t.Context(), tx, name, s.fence, s.doubt) })
+					err = l.settled(t, name, s.fence, s.doubt)
 				} else {
 					err = l.pay(t.Context(), sql.LevelDefault, name, s.fence)
 				}
@@ -56,11 +57,19 @@ func TestFences(t *testing.T) {
 				if ok != s.stale || !s.stale && err != nil {
 					t.Errorf("%s: step %d under %v = %v, want a StaleError: %v", name, i, s.fence, err, s.stale)
 				}
-				if ok && (stale.OperationID != name || stale.Fence != s.fence || stale.Latest == (driver.Fence{})) {
+				if !ok {
+					continue
+				}
+				if stale.OperationID != name || stale.Fence != s.fence || stale.Latest == (driver.Fence{}) {
 					t.Errorf("%s: step %d: %+v, want operation and fences", name, i, stale)
 				}
+				for _, want := range []string{name, fmt.Sprint(s.fence.Token), fmt.Sprint(stale.Latest.Token), "stale"} {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("%s: step %d: %q, want %q in it", name, i, err, want)
+					}
+				}
 			}
-			if got := len(l.tokens(t, name)); got != paid {
+			if got := len(l.paid(t, name)); got != paid {
 				t.Errorf("%s: %d payments, want %d", name, got, paid)
 			}
 		}
@@ -70,10 +79,7 @@ func TestFences(t *testing.T) {
 func TestOperationsThatDifferALittleAreApart(t *testing.T) {
 	onEach(t, func(t *testing.T, l *ledger) {
 		for i, op := range []string{"op", "OP", "op ", "öp", "o", strings.Repeat("o", 255)} {
-			err := l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error {
-				return l.fences.Raise(t.Context(), tx, op, in("a", uint64(9-i)))
-			})
-			if err != nil {
+			if err := l.raised(t, l.fences, op, in("a", uint64(9-i))); err != nil {
 				t.Errorf("Raise(%q) after the others = %v", op, err)
 			}
 		}

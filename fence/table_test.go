@@ -41,7 +41,7 @@ func TestMigrate(t *testing.T) {
 		if err := other.Check(t.Context(), l.db); err == nil || !strings.Contains(err.Error(), "Migrate") {
 			t.Errorf("Check() without the table = %v, want advice", err)
 		}
-		if err := l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return other.Raise(t.Context(), tx, "op", in("a", 1)) }); err == nil {
+		if err := l.raised(t, other, "op", in("a", 1)); err == nil {
 			t.Error("Raise() without the table = nil, want an error")
 		}
 		var wg sync.WaitGroup
@@ -60,7 +60,7 @@ func TestMigrate(t *testing.T) {
 		if err := l.pay(t.Context(), sql.LevelDefault, "op", in("a", 9)); err != nil {
 			t.Error(err)
 		}
-		if err := l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return other.Raise(t.Context(), tx, "op", in("a", 1)) }); err != nil {
+		if err := l.raised(t, other, "op", in("a", 1)); err != nil {
 			t.Errorf("Raise() in another table = %v", err)
 		}
 		// A table of that name that is something else is refused.
@@ -85,16 +85,12 @@ func TestSchema(t *testing.T) {
 		}
 		schema := "fence_schema"
 		if l.dialect == dialect.MySQL { // a schema is a database there
-			if err := l.db.QueryRow("SELECT database()").Scan(&schema); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.db.QueryRow("SELECT database()").Scan(&schema))
 		} else {
 			l.exec(t, "CREATE SCHEMA "+schema)
 		}
 		table := newTable(t, l.dialect, fence.WithSchema(schema), fence.WithName("f"))
-		if err := table.Migrate(t.Context(), l.db); err != nil {
-			t.Fatal(err)
-		}
+		must(t, table.Migrate(t.Context(), l.db))
 		var n int
 		if err := l.db.QueryRow("SELECT count(*) FROM " + schema + ".f").Scan(&n); err != nil {
 			t.Errorf("the table is not in %s: %v", schema, err)
