@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 // server is the writer of a server. It notes what reaches it. Each of its errors is returned once.
@@ -297,15 +295,5 @@ func TestLateHeadersAreNotSent(t *testing.T) {
 	w.Header().Set("Location", "/late")
 	if w.send(); s.Header().Get("Location") != "" {
 		t.Errorf("header = %v, want no Location", s.Header())
-	}
-}
-
-func TestReplayOfAnyStatusOfHTTP(t *testing.T) {
-	t.Parallel()
-	for _, status := range []int{200, 999} {
-		w := serve(t, answers(idem.Result{Response: idem.Response{Status: status}, Replayed: true}, nil), nil)
-		if w.Code != status || w.Header().Get(ReplayedHeader) != "true" {
-			t.Errorf("replay of %d = %d %s", status, w.Code, w.Body)
-		}
 	}
 }

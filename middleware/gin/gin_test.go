@@ -141,21 +141,6 @@ func TestLiveResponseIsThatOfGinAlone(t *testing.T) {
 	}
 }
 
-func TestHandlersBehindDoNotRunForRepeatsAndRefusals(t *testing.T) {
-	runs := 0
-	r := router(protect(t), func(c *gin.Context) { runs++ }, func(c *gin.Context) { runs++; c.String(200, "ok") })
-	send(r, "/p", "k1")
-	if w := send(r, "/p", "k1"); w.Body.String() != "ok" {
-		t.Errorf("replay = %q", w.Body)
-	}
-	if w := send(r, "/p", ""); w.Code != 400 {
-		t.Errorf("without a key: %d", w.Code)
-	}
-	if runs != 2 {
-		t.Errorf("handlers ran %d times, want 2", runs)
-	}
-}
-
 // gzipWriter is that of gin-contrib/gzip, in short.
 type gzipWriter struct {
 	gin.ResponseWriter

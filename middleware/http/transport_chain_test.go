@@ -3,12 +3,9 @@ package idemhttp_test
 import (
 	"context"
 	"crypto/x509"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -36,85 +33,6 @@ func service(t *testing.T, policy idem.Policy, h http.HandlerFunc) string {
 		}
 	})
 	return srv.URL
-}
-
-// Two services: the first one's handler calls the second, and fails after that.
-// Its next attempt sends the key of the first, so the second pays once.
-func TestTransportInAChainOfServices(t *testing.T) {
-	t.Parallel()
-	var paid atomic.Int64
-	var mu sync.Mutex // guards what follows
-	var keys, derived []string
-	back := service(t, idem.Policy{}, func(w http.ResponseWriter, r *http.Request) {
-		paid.Add(1)
-		w.WriteHeader(201)
-	})
-	base := &http.Transport{}
-	t.Cleanup(base.CloseIdleConnections)
-	client := &http.Client{Transport: idemhttp.MustNewTransport(noteKeys{base, &mu, &keys}, honoured)}
-	front := service(t, idem.Policy{InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })},
-		func(w http.ResponseWriter, r *http.Request) {
-			key, err := idem.DownstreamKey(r.Context(), "POST "+strings.TrimPrefix(back, "http://")+"/charges")
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			derived = append(derived, key)
-			mu.Unlock()
-			req, err := http.NewRequestWithContext(r.Context(), http.MethodPost, back+"/charges", strings.NewReader("{}"))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer resp.Body.Close()
-			status := resp.StatusCode
-			if x, _ := idem.FromContext(r.Context()); x.Attempt == 1 {
-				status = 500 // crashed after the call
-			}
-			w.WriteHeader(status)
-		})
-	for _, want := range []int{500, 201, 201} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Idempotency-Key", "k1")
-		resp, err := (&http.Client{Transport: base}).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("status = %d, want %d", resp.StatusCode, want)
-		}
-	}
-	if n := paid.Load(); n != 1 {
-		t.Errorf("paid %d times, want once", n)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if len(keys) != 2 || keys[0] != keys[1] || keys[0] != derived[0] || keys[0] == "k1" {
-		t.Errorf("keys sent on: %q, want the derived one %q twice", keys, derived)
-	}
-}
-
-type noteKeys struct {
-	http.RoundTripper
-	mu   *sync.Mutex
-	keys *[]string
-}
-
-func (n noteKeys) RoundTrip(req *http.Request) (*http.Response, error) {
-	n.mu.Lock()
-	*n.keys = append(*n.keys, req.Header.Get("Idempotency-Key"))
-	n.mu.Unlock()
-	return n.RoundTripper.RoundTrip(req)
 }
 
 // A name tells apart two requests of one execution to one path.

@@ -1,8 +1,6 @@
 package idemhttp_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,12 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -208,6 +204,7 @@ func TestTransportStopsWithItsContext(t *testing.T) {
 func TestTransportKeys(t *testing.T) {
 	t.Parallel()
 	f := &flaky{}
+	quick := idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond)
 	send := func(method string, change func(*http.Request), opts ...idemhttp.TransportOption) string {
 		t.Helper()
 		f.keys = nil
@@ -245,6 +242,10 @@ func TestTransportKeys(t *testing.T) {
 	if key := send("GET", func(r *http.Request) { r.Header.Set("Idempotency-Key", "mine") }); key != "mine" {
 		t.Errorf("key = %q, want the caller's", key)
 	}
+	f.times, f.answers = nil, []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
+	if key := send("PUT", func(r *http.Request) { r.Header.Set("Idempotency-Key", "mine") }, quick); key != "mine" || !slices.Equal(f.keys, []string{"mine", "mine"}) {
+		t.Errorf("keys = %q, want the caller's twice", f.keys)
+	}
 	if key := send("POST", func(r *http.Request) { r.Header["Idempotency-Key"] = nil }); key != "" {
 		t.Errorf("key = %q, want none", key)
 	}
@@ -273,54 +274,6 @@ func TestTransportSendsWithoutAKeyOnce(t *testing.T) {
 // long is as long as what the transport keeps in memory.
 var long = strings.Repeat("12345678", 1<<17)
 
-// A server that closes the connection in the middle of its answer, for real.
-func TestTransportOverABreakingConnection(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex
-	var keys []string
-	note := func(r *http.Request) int {
-		mu.Lock()
-		defer mu.Unlock()
-		keys = append(keys, r.Header.Get("Idempotency-Key"))
-		return len(keys)
-	}
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n := note(r)
-		if n < 3 {
-			conn, rw, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if n == 2 {
-				fmt.Fprint(rw, "HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\nhalf")
-				rw.Flush()
-			}
-			conn.Close()
-			return
-		}
-		w.WriteHeader(201)
-		_, _ = bufio.NewReader(r.Body).WriteTo(w)
-	}))
-	defer srv.Close()
-	transport := idemhttp.MustNewTransport(&http.Transport{}, honoured, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))
-	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
-	defer client.CloseIdleConnections()
-	resp, err := client.Post(srv.URL, "text/plain", bytes.NewBufferString("pay"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "pay" || resp.StatusCode != 201 {
-		t.Errorf("answer = %d %q, %v, want 201 pay", resp.StatusCode, b, err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if slices.Sort(keys); len(keys) < 3 || keys[0] != keys[len(keys)-1] || keys[0] == "" {
-		t.Errorf("keys %q, want one for all attempts", keys)
-	}
-}
-
 func TestTransportOptionsThatContradictThemselves(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]idemhttp.TransportOption{
@@ -346,21 +299,6 @@ func TestTransportOptionsThatContradictThemselves(t *testing.T) {
 	if _, err := idemhttp.NewTransport(nil, idemhttp.WithKeysHonoured("bank.example", "bank.example:8443", "10.0.0.1", "::1", "[::1]", "[::1]:8443")); err != nil {
 		t.Errorf("NewTransport() = %v, want every host accepted", err)
 	}
-}
-
-func TestTransportSendsARequestWithItsOwnKeyAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flaky{}
-		f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
-		req := post(t, t.Context(), "x")
-		req.Header.Set("Idempotency-Key", "mine")
-		resp, err := idemhttp.MustNewTransport(f, honoured).RoundTrip(req)
-		if err != nil || resp.StatusCode != 201 || !slices.Equal(f.keys, []string{"mine", "mine"}) {
-			t.Fatalf("RoundTrip() = %v, %v with keys %q, want 201 with the caller's key twice", resp, err, f.keys)
-		}
-		resp.Body.Close()
-	})
 }
 
 // A client closes the idle connections of the transport below, if that has any.
