@@ -52,40 +52,21 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 		_, _ = finish()
 		<-done
 	})
-	t.Run("gives up when its patience ends", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = time.Millisecond }})
-		finish := b.started("k", "a", b.pay)
-		b.wantRefusal("k", "a", idem.CodeInProgress)
-		_, _ = finish()
-	})
 }
 
 func TestDuplicateElsewhere(t *testing.T) {
-	hold := func(b *bundle) driver.Lease {
-		id := idem.NewKeyID("m1", "k")
-		lease, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
-		if err != nil {
-			b.Fatal(err)
-		}
-		return lease
-	}
 	t.Run("is refused as in progress", func(t *testing.T) {
 		b := setup(t, parts{})
-		lease := hold(b)
+		lease := b.hold("k")
 		b.wantRefusal("k", "a", idem.CodeInProgress)
 		lease.ReleaseInBackground()
 		b.wantPayment("k", "a", 1, false)
 	})
 	t.Run("mismatch beats in-progress", func(t *testing.T) {
 		b := setup(t, parts{})
-		lease := hold(b)
+		lease := b.hold("k")
 		defer lease.ReleaseInBackground()
-		fp, _ := fingerprintOf("http", "other")(1)
-		_, err := b.store.Begin(context.Background(), idem.NewKeyID("m1", "k"),
-			driver.BeginRequest{Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b.begin(idem.NewKeyID("m1", "k"), "other", lease.Fence())
 		b.wantRefusal("k", "a", idem.CodeKeyReused)
 	})
 	t.Run("mismatch with one that begins meanwhile", func(t *testing.T) {
@@ -97,7 +78,7 @@ func TestDuplicateElsewhere(t *testing.T) {
 			done <- err
 		}()
 		<-slow.Arrived() // it has read that there is no record
-		lease := hold(b)
+		lease := b.hold("k")
 		defer lease.ReleaseInBackground()
 		b.begin(idem.NewKeyID("m1", "k"), "other", lease.Fence())
 		slow.Release()
@@ -105,14 +86,9 @@ func TestDuplicateElsewhere(t *testing.T) {
 	})
 	t.Run("waits on the lock and reads the outcome", func(t *testing.T) {
 		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
-		lease := hold(b)
+		lease := b.hold("k")
 		id := idem.NewKeyID("m1", "k")
-		fp, _ := fingerprintOf("http", "a")(1)
-		ctx := context.Background()
-		begun, err := b.store.Begin(ctx, id, driver.BeginRequest{Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp})
-		if err != nil {
-			t.Fatal(err)
-		}
+		begun := b.begin(id, "a", lease.Fence())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -120,7 +96,7 @@ func TestDuplicateElsewhere(t *testing.T) {
 		}()
 		b.eventually("it waits", func() bool { return b.saw(telemetry.EventWaited) == 1 })
 		resp := created(77)
-		if _, err := b.store.Settle(ctx, id, driver.Settlement{Attempt: begun.Record.Attempt, ID: begun.Record.Attempt.Nonce,
+		if _, err := b.store.Settle(t.Context(), id, driver.Settlement{Attempt: begun, ID: begun.Nonce,
 			State: driver.StateCompleted, Response: (*driver.Response)(&resp), ResultTTL: time.Hour, KeyTTL: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
@@ -149,24 +125,17 @@ func TestManyDuplicatesExecuteOnce(t *testing.T) {
 // The lock is held elsewhere, and then a service fails.
 func TestDuplicateElsewhereWhileServicesFail(t *testing.T) {
 	for name, tt := range map[string]struct {
-		wait time.Duration
 		fail func(b *bundle, leave context.CancelFunc)
 		code idem.Code
 	}{
-		"store": {patience, func(b *bundle, _ context.CancelFunc) { b.faults.FailBefore("Get", 2, nil) }, idem.CodeUnavailable},
-		"lock":  {patience, func(b *bundle, _ context.CancelFunc) { b.locks.FailBefore("Wait", 1, nil) }, idem.CodeUnavailable},
-		"none, and it waits in vain": {time.Millisecond, func(b *bundle, _ context.CancelFunc) {
-			_, err := b.locker.TryAcquire(b.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "k")})
-			if err != nil {
-				b.Fatal(err)
-			}
-		}, idem.CodeInProgress},
-		"none, and the client leaves": {patience, func(b *bundle, leave context.CancelFunc) {
+		"store": {func(b *bundle, _ context.CancelFunc) { b.faults.FailBefore("Get", 2, nil) }, idem.CodeUnavailable},
+		"lock":  {func(b *bundle, _ context.CancelFunc) { b.locks.FailBefore("Wait", 1, nil) }, idem.CodeUnavailable},
+		"none, and the client leaves": {func(b *bundle, leave context.CancelFunc) {
 			b.locks.Before("Wait", 1, func() error { leave(); return context.Canceled })
 		}, idem.CodeInProgress},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = tt.wait }})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			b.locks.FailBefore("TryAcquire", 1, driver.ErrLocked)

@@ -36,15 +36,9 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 		policy func(*idem.Policy)
 		before func(b *replicatedBundle) // what the replica still got
 	}{
-		"to an issued token": {func(p *idem.Policy) { p.IssuedTokens = true }, func(b *replicatedBundle) {
-			if _, err := b.store.Issue(b.Context(), id, idem.DefaultTokenTTL); err != nil {
-				b.Fatal(err)
-			}
-		}},
+		"to an issued token": {func(p *idem.Policy) { p.IssuedTokens = true }, func(b *replicatedBundle) { b.issue("k") }},
 		"to a token that was given back": {func(p *idem.Policy) { p.IssuedTokens = true }, func(b *replicatedBundle) {
-			if _, err := b.store.Issue(b.Context(), id, idem.DefaultTokenTTL); err != nil {
-				b.Fatal(err)
-			}
+			b.issue("k")
 			_, _ = b.doWith("k", "a", answers(429))
 			b.wantState("k", driver.StateIssued)
 		}},
@@ -83,10 +77,7 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 // and what had begun is refused should it arrive late.
 func TestStoreFallsBackUnderAnAttemptWithoutEffect(t *testing.T) {
 	b := setupReplicated(t, func(p *idem.Policy) { p.IssuedTokens = true })
-	id := idem.NewKeyID("m1", "k")
-	if _, err := b.store.Issue(t.Context(), id, idem.DefaultTokenTTL); err != nil {
-		t.Fatal(err)
-	}
+	b.issue("k")
 	b.replicated.Sync()
 	res, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
 		b.replicated.Failover()

@@ -46,16 +46,13 @@ func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
 		}
 	}
 	// Nothing was locked, and nothing begun.
-	lease, err := b.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m1", "one too many"), Nonce: driver.NewNonce()})
-	if err != nil {
-		t.Fatalf("TryAcquire() = %v, want the lock free", err)
-	}
+	lease := b.hold("one too many")
 	_ = lease.Release(t.Context())
 	b.wantState("one too many", driver.StateNone)
 
 	// Keys that were used are answered as ever, and so are other scopes.
 	b.wantPayment("paid", "{}", 1, true)
-	_, err = b.do("doubt", "{}")
+	_, err := b.do("doubt", "{}")
 	b.wantDoubt(err, "doubt", 0)
 	b.wantRefusal("running-0", "{}", idem.CodeInProgress)
 	b.wantRefusal("running-0", "another body", idem.CodeKeyReused)
@@ -73,18 +70,11 @@ func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
 func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}, policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.Applied(created(7))) }})
 	id := idem.NewKeyID("m1", "interrupted")
-	lease, err := b.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fp, _ := fingerprintOf("http", "{}")(idem.FingerprintVersion)
-	begin := driver.BeginRequest{Route: b.policy.Name, Fence: lease.Fence(), Nonce: driver.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour}
-	if res, err := b.store.Begin(t.Context(), id, begin); err != nil || !res.Begun {
-		t.Fatalf("Begin() = %+v, %v", res, err)
-	}
+	lease := b.hold("interrupted")
+	b.begin(id, "{}", lease.Fence())
 	finish := b.full(1)
 	defer finish()
-	_, err = b.do("interrupted", "{}")
+	_, err := b.do("interrupted", "{}")
 	b.wantRefused(err, idem.CodeInProgress) // its holder lives
 	if err := lease.Release(t.Context()); err != nil {
 		t.Fatal(err)
@@ -148,10 +138,7 @@ func TestOpenExecutionsAreCountedDown(t *testing.T) {
 			_, _ = b.do(key, "{}")
 		},
 		"lock taken": func(key string) {
-			lease, err := b.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: idem.NewKeyID("m1", idem.Key(key)), Nonce: driver.NewNonce()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := b.hold(key)
 			_, _ = b.do(key, "{}")
 			_ = lease.Release(t.Context())
 		},

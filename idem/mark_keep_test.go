@@ -14,13 +14,11 @@ import (
 // Its fence is earlier below the marked one, and 0 is the marked attempt itself.
 func fallenBehind(t *testing.T, status int, earlier uint64, has driver.State) (b *markedBundle, was *driver.Marker) {
 	t.Helper()
-	id := idem.NewKeyID("m1", "k")
-	fp, _ := fingerprintOf("http", "a")(1)
 	b = setupMarked(t, runsAgain)
 	if _, err := b.doWith("k", "a", answers(status)); err != nil {
 		t.Fatal(err)
 	}
-	was = b.marks.marker(id)
+	was = b.marks.marker(idem.NewKeyID("m1", "k"))
 	b.wipe()
 	fence := was.Attempt.Fence
 	fence.Token -= earlier
@@ -28,13 +26,7 @@ func fallenBehind(t *testing.T, status int, earlier uint64, has driver.State) (b
 	if earlier != 0 {
 		nonce = driver.NewNonce()
 	}
-	got, err := b.store.Begin(t.Context(), id, driver.BeginRequest{Kind: b.kind(), Fence: fence, Nonce: nonce, Fingerprint: fp})
-	if err == nil && has != driver.StatePending {
-		_, err = b.store.Settle(t.Context(), id, driver.Settlement{Attempt: got.Record.Attempt, State: has, KeyTTL: idem.DefaultKeyTTL})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.storeAttempt(fence, nonce, has)
 	return b, was
 }
 
@@ -100,12 +92,7 @@ func TestForeignAttemptBesideAMarkerIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wipe()
-	fp, _ := fingerprintOf("http", "a")(1)
-	_, err := b.lossy.Begin(t.Context(), idem.NewKeyID("m1", "k"), driver.BeginRequest{Kind: b.kind(),
-		Fence: driver.Fence{Domain: "elsewhere", Token: 1}, Nonce: driver.NewNonce(), Fingerprint: fp})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.storeAttempt(driver.Fence{Domain: "elsewhere", Token: 1}, driver.NewNonce(), driver.StatePending)
 	b.wantRefusal("k", "a", idem.CodeInProgress)
 	rec, err := b.lossy.Get(t.Context(), idem.NewKeyID("m1", "k"))
 	if err != nil || rec.State != driver.StatePending {

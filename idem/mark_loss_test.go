@@ -14,49 +14,28 @@ import (
 // TestStoreThatFallsBackUnderAHolder: what the holder knows, and has told its
 // client, goes before what the store has become.
 func TestStoreThatFallsBackUnderAHolder(t *testing.T) {
-	ctx := context.Background()
-	id := idem.NewKeyID("m1", "k")
-	fp, _ := fingerprintOf("http", "a")(1)
-	for name, tt := range map[string]struct {
-		kind driver.KeyKind
-		fall func(b *markedBundle)
-	}{
-		"issued token again": {driver.IssuedToken, func(b *markedBundle) {
-			if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
-				b.Fatal(err)
-			}
-		}},
-		"earlier released attempt": {driver.ClientKey, func(b *markedBundle) {
-			got, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: driver.Fence{Domain: "x", Token: 1}, Nonce: driver.NewNonce(), Fingerprint: fp})
-			if err != nil {
-				b.Fatal(err)
-			}
-			if _, err := b.store.Settle(ctx, id, driver.Settlement{Attempt: got.Record.Attempt, State: driver.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
-				b.Fatal(err)
-			}
-		}},
-		"earlier open attempt, route that runs again in doubt": {driver.ClientKey, func(b *markedBundle) {
+	earlier := driver.Fence{Domain: "x", Token: 1}
+	for name, fall := range map[string]func(b *markedBundle){
+		"issued token again":       func(b *markedBundle) { b.issue("k") },
+		"earlier released attempt": func(b *markedBundle) { b.storeAttempt(earlier, driver.NewNonce(), driver.StateReleased) },
+		"earlier open attempt, route that runs again in doubt": func(b *markedBundle) {
 			b.policy.InDoubt = idem.RunAgain()
-			if _, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: driver.Fence{Domain: b.domain(), Token: 1}, Nonce: driver.NewNonce(), Fingerprint: fp}); err != nil {
+			b.storeAttempt(driver.Fence{Domain: b.domain(), Token: 1}, driver.NewNonce(), driver.StatePending)
+		},
+		"wiped, then the late abort of an earlier holder": func(b *markedBundle) {
+			if err := b.store.Abort(b.Context(), idem.NewKeyID("m1", "k"), driver.BeginRequest{Kind: b.kind(), Fence: earlier, Nonce: driver.NewNonce()}); err != nil {
 				b.Fatal(err)
 			}
-		}},
-		"wiped, then the late abort of an earlier holder": {driver.ClientKey, func(b *markedBundle) {
-			if err := b.store.Abort(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: driver.Fence{Domain: "x", Token: 1}, Nonce: driver.NewNonce(), Fingerprint: fp}); err != nil {
-				b.Fatal(err)
-			}
-		}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setupMarked(t, func(p *idem.Policy) { p.IssuedTokens = tt.kind == driver.IssuedToken })
-			if tt.kind == driver.IssuedToken {
-				if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
-					t.Fatal(err)
-				}
+			b := setupMarked(t, func(p *idem.Policy) { p.IssuedTokens = name == "issued token again" })
+			if b.policy.IssuedTokens {
+				b.issue("k")
 			}
 			res, err := b.doWith("k", "a", func(c context.Context) (idem.Response, error) {
 				b.wipe()
-				tt.fall(b)
+				fall(b)
 				return b.pay(c)
 			})
 			b.wantPaid(res, err, 1, false) // the client was told of the payment
@@ -69,10 +48,7 @@ func TestStoreThatFallsBackUnderAHolder(t *testing.T) {
 }
 
 func (b *markedBundle) domain() string {
-	l, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: idem.NewKeyID("other", "other")})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := b.hold("other")
 	defer l.ReleaseInBackground()
 	return l.Fence().Domain
 }

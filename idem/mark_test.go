@@ -221,57 +221,30 @@ func TestResolverIsAskedAfterALoss(t *testing.T) {
 // TestStoreThatFellBackIsNotBelieved: a replica is promoted that has not seen
 // the latest writes.
 func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
-	ctx := context.Background()
-	id := idem.NewKeyID("m1", "k")
-	fp, _ := fingerprintOf("http", "a")(1)
+	earlier := func(f driver.Fence) driver.Fence { f.Token -= 2; return f }
 	for name, fallBack := range map[string]func(b *markedBundle, was driver.Attempt){
-		"to before the attempt, where a token was issued": func(b *markedBundle, _ driver.Attempt) {
-			if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
-				b.Fatal(err)
-			}
-		},
+		"to before the attempt, where a token was issued": func(b *markedBundle, _ driver.Attempt) { b.issue("k") },
 		"to an earlier attempt that was released": func(b *markedBundle, was driver.Attempt) {
-			was.Fence.Token -= 2
-			got, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: was.Fence, Nonce: driver.NewNonce(), Fingerprint: fp})
-			if err != nil {
-				b.Fatal(err)
-			}
-			if _, err := b.store.Settle(ctx, id, driver.Settlement{Attempt: got.Record.Attempt, State: driver.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
-				b.Fatal(err)
-			}
+			b.storeAttempt(earlier(was.Fence), driver.NewNonce(), driver.StateReleased)
 		},
 		"to an earlier attempt that is open": func(b *markedBundle, was driver.Attempt) {
-			was.Fence.Token -= 2
-			if _, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: was.Fence, Nonce: driver.NewNonce(), Fingerprint: fp}); err != nil {
-				b.Fatal(err)
-			}
+			b.storeAttempt(earlier(was.Fence), driver.NewNonce(), driver.StatePending)
 		},
-		"to the attempt itself, not settled": func(b *markedBundle, was driver.Attempt) {
-			if _, err := b.store.Begin(ctx, id, driver.BeginRequest{Kind: b.kind(), Fence: was.Fence, Nonce: was.Nonce, Fingerprint: fp}); err != nil {
-				b.Fatal(err)
-			}
-		},
+		"to the attempt itself, not settled": func(b *markedBundle, was driver.Attempt) { b.storeAttempt(was.Fence, was.Nonce, driver.StatePending) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, func(p *idem.Policy) {
 				p.InDoubt = idem.RunAgain() // the marker beats even that
-				if name == "to before the attempt, where a token was issued" {
-					p.IssuedTokens = true
-				}
+				p.IssuedTokens = name == "to before the attempt, where a token was issued"
 			})
 			if b.policy.IssuedTokens {
-				if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
-					t.Fatal(err)
-				}
+				b.issue("k")
 			}
 			b.wantPayment("k", "a", 1, false)
 			b.wantMarker("k", driver.StateCompleted)
-			rec, err := b.store.Get(ctx, id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			was := b.marks.marker(idem.NewKeyID("m1", "k")).Attempt
 			b.wipe()
-			fallBack(b, rec.Attempt)
+			fallBack(b, was)
 			for range 2 {
 				b.wantRefusal("k", "a", idem.CodeResultUnavailable)
 			}
@@ -332,9 +305,7 @@ func TestTokenWithoutEffectLeavesNoMarker(t *testing.T) {
 	for name, want := range map[string]driver.State{"record kept": driver.StateIssued, "record lost": driver.StateNone} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, func(p *idem.Policy) { p.IssuedTokens = true })
-			if _, err := b.store.Issue(t.Context(), idem.NewKeyID("m1", "k"), idem.DefaultTokenTTL); err != nil {
-				t.Fatal(err)
-			}
+			b.issue("k")
 			_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
 				if want == driver.StateNone {
 					b.wipe()

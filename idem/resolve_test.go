@@ -19,10 +19,7 @@ func (b *bundle) interrupted(key, body string) driver.Attempt {
 	b.Helper()
 	ctx := context.Background()
 	id := idem.NewKeyID("m1", idem.Key(key))
-	lease, err := b.locker.TryAcquire(ctx, driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	lease := b.hold(key)
 	attempt := b.begin(id, body, lease.Fence())
 	if err := lease.Release(ctx); err != nil {
 		b.Fatal(err)

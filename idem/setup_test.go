@@ -295,6 +295,38 @@ func (b *bundle) started(key, body string, h idem.Handler) (finish func() (idem.
 	})
 }
 
+// issue makes the key an issued token.
+func (b *bundle) issue(key string) {
+	b.Helper()
+	if _, err := b.store.Issue(context.Background(), idem.NewKeyID("m1", idem.Key(key)), idem.DefaultTokenTTL); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// storeAttempt puts an attempt of key k into the store, and settles it unless it is to be pending.
+func (b *bundle) storeAttempt(fence driver.Fence, nonce driver.Nonce, state driver.State) {
+	b.Helper()
+	id := idem.NewKeyID("m1", "k")
+	fp, _ := fingerprintOf("http", "a")(1)
+	got, err := b.store.Begin(context.Background(), id, driver.BeginRequest{Kind: b.kind(), Fence: fence, Nonce: nonce, Fingerprint: fp})
+	if err == nil && state != driver.StatePending {
+		_, err = b.store.Settle(context.Background(), id, driver.Settlement{Attempt: got.Record.Attempt, State: state, KeyTTL: idem.DefaultKeyTTL})
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// hold takes the lock of a key, as another instance does.
+func (b *bundle) hold(key string) driver.Lease {
+	b.Helper()
+	lease, err := b.locker.TryAcquire(context.Background(), driver.LockRequest{KeyID: idem.NewKeyID("m1", idem.Key(key)), Nonce: driver.NewNonce()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return lease
+}
+
 // kind is the kind of the keys of the route.
 func (b *bundle) kind() driver.KeyKind {
 	if b.policy.IssuedTokens {
