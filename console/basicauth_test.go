@@ -10,8 +10,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestBasicAuth(t *testing.T) {

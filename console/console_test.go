@@ -1,7 +1,6 @@
 package console_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,11 +250,15 @@ func TestInbox(t *testing.T) {
 	ada.get("health").want(t, 200, "120 in doubt", "gives out locks", "has not swept")
 }
 
-// A key that is repeated for hours does not make its page endless.
+// A story is in the order of time, and a key that is repeated for hours does not make its page endless.
 func TestStoryShowsTheLatestEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, backends["memory"])
 	r.inDoubt("k", nil)
+	_, seen, _ := strings.Cut(r.as("ada").storyOf("k").body, "Seen by this instance")
+	if began, ended := strings.Index(seen, "Attempt 1 began"), strings.Index(seen, "The outcome is in doubt"); began < 0 || ended < began {
+		t.Errorf("the attempt began at %d and ended at %d in\n%s", began, ended, seen)
+	}
 	for range 300 {
 		r.console.Observe(t.Context(), telemetry.Event{Type: telemetry.EventRefused, KeyID: id("k"), Code: string(idem.CodeOutcomeUnknown)})
 	}
@@ -274,17 +277,6 @@ func TestStoryShowsTheLatestEvents(t *testing.T) {
 	}
 }
 
-func TestStoryIsInTheOrderOfTime(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, backends["memory"])
-	r.inDoubt("k", nil)
-	_, seen, _ := strings.Cut(r.as("ada").storyOf("k").body, "Seen by this instance")
-	began, ended := strings.Index(seen, "Attempt 1 began"), strings.Index(seen, "The outcome is in doubt")
-	if began < 0 || ended < began {
-		t.Errorf("the attempt began at %d and ended at %d in\n%s", began, ended, seen)
-	}
-}
-
 // The strip is remembered for some seconds. It does not say that nothing is open above a list of
 // what is open.
 func TestStripDoesNotContradictTheList(t *testing.T) {
@@ -297,57 +289,26 @@ func TestStripDoesNotContradictTheList(t *testing.T) {
 	ada.get("").want(t, 200, "1 in doubt", "!No attempt is open")
 }
 
-// slowStore lists one page, and nothing more in the time that a page has.
-type slowStore struct{ *memorystore.Store }
-
-func (s slowStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
-	if q.After != nil {
-		<-ctx.Done()
-		return driver.OpenPage{}, ctx.Err()
-	}
-	return s.Store.ListOpen(ctx, q)
-}
-
-// A store with more doubts than can be counted in time is not told as one that does not answer.
-func TestDoubtsOfASlowStoreAreCountedInPart(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
-		store := slowStore{memorystore.New()}
-		return newEngine(t, memorylock.New(), store, opts...), store
-	})
-	for i := range 501 {
-		r.inDoubt(idem.Key(fmt.Sprintf("k%03d", i)), nil)
-	}
-	r.as("ada").get("health").want(t, 200, "more than 500 in doubt", "!does not answer", "!does not tell its domain", "There are more")
-}
-
-// A console that is mounted without its slash leads to the path with it, and not in a circle.
-func TestMountedWithoutTheSlash(t *testing.T) {
+// A console that is mounted without its slash leads to the path with it, and not in a circle. No other path leads out of
+// the console, wherever it is mounted.
+func TestPathsStayInTheConsole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, backends["memory"])
 	mounted := http.StripPrefix("/console", r.console)
-	for _, target := range []string{"/console", "/console?view=all"} {
-		w := httptest.NewRecorder()
-		mounted.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, nil))
-		if got := w.Header().Get("Location"); w.Code != http.StatusSeeOther || got != "/console/" {
-			t.Errorf("GET %s = %d to %q, want /console/", target, w.Code, got)
-		}
-	}
-}
-
-// No path leads out of the console, wherever it is mounted.
-func TestOddPathsStayInTheConsole(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, backends["memory"])
-	mounted := http.StripPrefix("/console", r.console)
-	for _, target := range []string{"/console//", "/console///", "/console//key/x", "/console/key/../../x", "/console/./", "/console/assets", "/console/assets//", "/console/health//"} {
+	want := func(target string, status int, location string) {
 		w := httptest.NewRecorder()
 		req := httptest.NewRequest(http.MethodGet, target, nil)
 		req.SetBasicAuth("ada", "secret")
 		mounted.ServeHTTP(w, req)
-		if w.Code != http.StatusNotFound || w.Header().Get("Location") != "" {
-			t.Errorf("GET %s = %d to %q, want 404", target, w.Code, w.Header().Get("Location"))
+		if w.Code != status || w.Header().Get("Location") != location {
+			t.Errorf("GET %s = %d to %q, want %d to %q", target, w.Code, w.Header().Get("Location"), status, location)
 		}
+	}
+	for _, target := range []string{"/console", "/console?view=all"} {
+		want(target, http.StatusSeeOther, "/console/")
+	}
+	for _, target := range []string{"/console//", "/console///", "/console//key/x", "/console/key/../../x", "/console/./", "/console/assets", "/console/assets//", "/console/health//"} {
+		want(target, http.StatusNotFound, "")
 	}
 }
 
@@ -399,91 +360,4 @@ func TestHealth(t *testing.T) {
 	r.console.Swept(t.Context(), sweeper.Pass{Leader: true, Looked: 7, Applied: 2})
 	got := r.as("reader").get("health")
 	got.want(t, 200, "gives out locks", "accepts new records", "looked at 7 records and settled 2", "No replica is attached", "No attempt is open")
-}
-
-// A server that is down is told to operators, without its address.
-func TestStoreThatIsDown(t *testing.T) {
-	t.Parallel()
-	store := brokenStore{memorystore.New()}
-	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
-		return newEngine(t, memorylock.New(), store, opts...), store
-	})
-	for _, path := range []string{"", "key/" + id("k").String()} {
-		r.as("ada").get(path).want(t, 503, "does not answer", "!10.0.0.1")
-	}
-	r.as("ada").get("health").want(t, 200, "could not be listed", "does not accept new records", "!10.0.0.1")
-	if !strings.Contains(r.log.String(), "10.0.0.1") {
-		t.Errorf("the log does not tell the reason: %s", r.log)
-	}
-}
-
-// A part of the store that does not answer hides no records of the others.
-func TestStoreThatIsDownInPart(t *testing.T) {
-	t.Parallel()
-	store := partialStore{memorystore.New()}
-	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, driver.Store) {
-		return newEngine(t, memorylock.New(), store, opts...), store
-	})
-	if _, err := store.Begin(t.Context(), id("k"), driver.BeginRequest{Route: "POST /part", Nonce: driver.NewNonce(), Fence: driver.Fence{Domain: "d", Token: 1}}); err != nil {
-		t.Fatal(err)
-	}
-	r.as("ada").get("?view=all").want(t, 200, "A part of the token store does not answer", "POST /part", "!10.0.0.1")
-	r.as("ada").get("health").want(t, 200, "A part of the token store does not answer", "1 running or interrupted", "!10.0.0.1")
-}
-
-// partialStore lists what the part has that answers.
-type partialStore struct{ *memorystore.Store }
-
-func (s partialStore) ListOpen(ctx context.Context, q driver.OpenQuery) (driver.OpenPage, error) {
-	page, err := s.Store.ListOpen(ctx, q)
-	return page, cmp.Or(err, errDown)
-}
-
-type brokenStore struct{ *memorystore.Store }
-
-var errDown = fmt.Errorf("%w: dial 10.0.0.1: refused", driver.ErrUnavailable)
-
-func (brokenStore) Get(context.Context, driver.KeyID) (driver.Record, error) {
-	return driver.Record{}, errDown
-}
-func (brokenStore) ListOpen(context.Context, driver.OpenQuery) (driver.OpenPage, error) {
-	return driver.OpenPage{}, errDown
-}
-func (brokenStore) Ping(context.Context) error { return errDown }
-
-// Several thousand open records stay usable. The figures are in the log of the test.
-func TestThousandsOfOpenRecords(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, backends["redis"])
-	const n = 5000
-	if err := r.store.RetireDomain(t.Context(), "d", driver.Decision{By: "ada"}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range n {
-		key := idem.Key(fmt.Sprintf("k%d", i))
-		a := r.begin(key, driver.Fence{Domain: "d", Token: 1})
-		s := driver.Settlement{Attempt: a, ID: driver.NewNonce(), State: driver.StateUnknown}
-		if got, err := r.store.Settle(t.Context(), id(key), s); err != nil || !got.Settled {
-			t.Fatalf("Settle() = %+v, %v", got, err)
-		}
-	}
-	ada := r.as("ada")
-	timed := func(what, path string) answer {
-		start := time.Now()
-		got := ada.get(path)
-		t.Logf("%s of %d open records: %v, %d bytes", what, n, time.Since(start).Round(time.Millisecond), len(got.body))
-		return got
-	}
-	timed("first page, with the strip", "").want(t, 200, fmt.Sprintf("%d in doubt", n))
-	next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(timed("first page", "").body)
-	if next == nil {
-		t.Fatal("there is no next page")
-	}
-	timed("next page", strings.ReplaceAll(next[1], "&amp;", "&")).want(t, 200, "First page")
-	timed("a filter without a match", "?route=refunds").want(t, 200, "records were read for this page", "Go on searching")
-	timed("health", "health").want(t, 200, fmt.Sprintf("%d in doubt", n))
-	op := id("k4999").OperationID()
-	start := time.Now()
-	ada.do("POST", "find", url.Values{"token": {ada.get("").form().Get("token")}, "key": {op}}).want(t, 200, op)
-	t.Logf("search for an operation ID: %v", time.Since(start).Round(time.Millisecond))
 }

@@ -2,6 +2,7 @@ package repository
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -227,83 +228,37 @@ func documented(text, path string) bool {
 	return false
 }
 
-// Each rule notices the imports that it bans.
+// Each rule notices the imports that it bans, and no others.
 func TestImportsRulesNotice(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		from, to string
-		test     bool   // imported by a test file
-		reason   string // "" where the import is allowed
-	}{
-		{"idem", "github.com/google/uuid", false, "an adopter of the engine"},
-		{"idem", "golang.org/x/sync/errgroup", false, "an adopter of the engine"},
-		{"idem", "lock/memory", false, belowOnly},
-		{"idem", "github.com/google/uuid", true, "the engine is tested"},
-		{"idem", "lock/memory", true, ""},
-		{"idem", "go.uber.org/goleak", true, ""},
-		{"idem", "crypto/sha256", false, ""},
-		{"idem/idemtest", "idem", false, ""},
-		{"idem/idemtest", "internal/test/testserver", false, belowOnly},
-		{"sweeper", "lock/zookeeper", false, "the sweeper works"},
-		{"observe", "sweeper", false, ""},
-		{"observe", "lock/redis", false, "the library works without"},
-		{"observe", "go.opentelemetry.io/otel/trace", false, ""},
-		{"observe", "go.opentelemetry.io/otel/sdk/metric", false, "its own providers"},
-		{"observe", "go.opentelemetry.io/otel/sdk/metric", true, ""},
-		{"middleware/http", "go.opentelemetry.io/otel", true, "how it is measured"},
-		{"sweeper", "observe", false, "the sweeper works"},
-		{"middleware/gin", "middleware/http", false, belowOnly},
-		{"middleware/gin", "lock/memory", false, belowOnly},
-		{"lock/redis", "tokenstore/redis", false, belowOnly},
-		{"lock/zookeeper", "lock/zookeeper/recipes", false, belowOnly},
-		{"lock/zookeeper/internal/session", "lock/zookeeper", false, belowOnly},
-		{"lock/zookeeper/internal/session", "lock/zookeeper/internal/held", false, belowOnly},
-		{"lock/zookeeper/internal/session", "idem", false, ""},
-		{"lock/zookeeper/recipes", "lock/zookeeper", false, ""},
-		{"lock/zookeeper/queue", "lock/zookeeper/recipes", false, belowOnly},
-		{"middleware/gin", "middleware/internal/body", false, ""},
-		{"middleware/http", "lock/memory", true, ""},
-		{"middleware/exchange/exchangetest", "lock/memory", false, ""},
-		{"middleware/internal/exchange", "lock/memory", false, belowOnly},
-		{"middleware/http", "middleware/exchange/exchangetest", false, "the support of tests"},
-		{"middleware/http", "middleware/exchange/exchangetest", true, ""},
-		{"middleware/grpc", "middleware/grpc/grpctest", false, "the support of tests"},
-		{"middleware/grpc/grpctest", "middleware/exchange/exchangetest", false, ""},
-		{"cmd/idemctl", "idem/idemtest", false, "the support of tests"},
-		{"cmd/idemctl", "cmd/idemctl/internal/record", false, ""},
-		{"cmd/idemctl/internal/record", "cmd/idemctl/internal/servers", false, ""},
-		{"cmd/idemctl/internal/record", "cmd/idemctl/internal/store", false, belowOnly},
-		{"middleware/http", "example-payments/ledger", false, belowOnly},
-		{"tokenstore/redis", "cmd/idemctl", false, belowOnly},
-		{"tokenstore/redis", "internal/test/testserver", true, ""},
-		{"tokenstore/redis", "internal/test/testserver", false, "what only tests share"},
-		{"cmd/idemctl", "internal/test/documents", false, "what only tests share"},
-		{"internal/database", "internal/test/testserver", true, ""},
-		{"tokenstore/redis", "observe", false, "a service chooses itself"},
-		{"internal/test/testserver", "idem", false, "would never show"},
-		{"middleware/http", "github.com/gin-gonic/gin", true, "must not download Gin"},
-		{"middleware/gin", "github.com/gin-gonic/gin/binding", false, ""},
-		{"middleware/http", "google.golang.org/grpc/codes", false, "must not download gRPC"},
-		{"middleware/grpc", "google.golang.org/grpc/codes", false, ""},
-		{"tests", "google.golang.org/grpc/codes", true, ""},
-		{"lock/zookeeper", "github.com/redis/go-redis/v9", true, "without Redis"},
-		{"tokenstore/redis", "github.com/redis/go-redis/v9", false, ""},
-		{"cmd/idemctl", "github.com/go-zookeeper/zk", false, "swaps sessions"},
-		{"lock/zookeeper", "github.com/go-zookeeper/zk", false, ""},
-		{"tokenstore/redis", "modernc.org/sqlite", true, "tested on a database"},
-		{"tokenstore/sql", "modernc.org/sqlite", true, ""},
-		{"tokenstore/sql", "github.com/go-sql-driver/mysql", false, "the SQL driver"},
-		{"tokenstore/sql", "github.com/jackc/pgx/v5/pgconn", false, "the SQL driver"},
-		{"tokenstore/sql", "tokenstore/redis", false, belowOnly},
-		{"tokenstore/sql", "internal/database", false, "links every SQL driver"},
-		{"cmd/idemctl", "internal/database", false, ""},
-		{"example-payments", "github.com/spf13/cobra", false, "a command line"},
-		{"lock/redis", "go.uber.org/goleak", false, "the libraries of tests"},
-		{"lock/redis", "github.com/alicebob/miniredis/v2", true, ""},
-	} {
-		got := strings.Join(brokenRules(tt.from, tt.to, tt.test), "; ")
-		if !strings.Contains(got, tt.reason) || (got == "") != (tt.reason == "") {
-			t.Errorf("brokenRules(%s, %s, test %v) = %q, want %q", tt.from, tt.to, tt.test, got, tt.reason)
+	want := func(from, to string, test bool, reason string, want bool) {
+		t.Helper()
+		if got := slices.Contains(brokenRules(from, to, test), reason); got != want {
+			t.Errorf("%s imports %s (in a test file: %v): %v, want %v, because %s", from, to, test, got, want, reason)
+		}
+	}
+	examples := map[string]string{standardLibrary: "crypto/sha256", thisModule: "idem/idemtest"}
+	for _, r := range onlyRules {
+		want(r.from+"/x", "example.com/other", false, r.reason, true)
+		want(r.from, "example.com/other", true, r.reason, r.tests)
+		for _, group := range r.only {
+			want(r.from, cmp.Or(examples[group], group), false, r.reason, false)
+		}
+	}
+	for _, r := range confinedRules {
+		for _, p := range r.packages {
+			want("elsewhere", p+"/x", false, r.reason, true)
+			for _, from := range r.to {
+				want(from+"/x", p, r.tests, r.reason, false)
+			}
+		}
+	}
+	folders := slices.Concat(layers...)
+	for _, from := range folders {
+		for _, to := range folders {
+			above := layerOf(from).depth > layerOf(to).depth
+			want(from+"/x", to, false, belowOnly, from != to && !above && layerOf(from+"/x").folder != to)
+			want(from, to, true, belowOnly, false)
 		}
 	}
 }

@@ -210,19 +210,3 @@ func must[T any](v T, err error) T {
 	}
 	return v
 }
-
-func TestSnippetSource(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ name, code, want string }{
-		{"program", "package main\n\nfunc main() {}\n", "package main\n\nfunc main() {}\n"},
-		{"declarations", "func f(context.Context) {}\n", "package p;import context \"context\";func f(context.Context) {}\n"},
-		{"statements", "x, _ := f()\n", "package p;func _() error {x, _ := f()\n_ = x\nreturn nil\n}\n"},
-		{"imports and statements", "import \"os\"\n\nos.Exit(1)\n", "package p;import \"os\";func _() error {\n\nos.Exit(1)\nreturn nil\n}\n"},
-		{"a name of the reader's", "use(locker)\n", "package p;import driver \"" + module + "/idem/driver\";func _() error {use(locker)\nreturn nil\n}\nvar locker driver.Locker\n"},
-		{"the same name, declared", "var locker = 1\n", "package p;var locker = 1\n"},
-	} {
-		if got, err := snippetSource(tt.code); err != nil || got != tt.want {
-			t.Errorf("snippetSource(%s) = %q, %v, want %q", tt.name, got, err, tt.want)
-		}
-	}
-}

@@ -138,8 +138,8 @@ func TestJoinedResponsesAreSealed(t *testing.T) {
 	}
 }
 
-// Probe opens the record for a client whose COMMIT had no answer.
-func TestJoinedProbe(t *testing.T) {
+// Probe opens the record for a client whose COMMIT had no answer, and so does a second attempt, which gets no transaction.
+func TestJoinedAnswersAreOpened(t *testing.T) {
 	t.Parallel()
 	b := newJoinedBench(t)
 	ring := ringFor(t, "k1")
@@ -154,6 +154,9 @@ func TestJoinedProbe(t *testing.T) {
 	rec, err := store.Probe(t.Context(), id)
 	if err != nil || rec.State != driver.StateCompleted || string(rec.Response.Body) != secret {
 		t.Errorf("Probe() = %+v, %v, want the opened answer", rec, err)
+	}
+	if begin := b.begin(ring, "k"); begin.Tx != nil || begin.Record.Response == nil || string(begin.Record.Response.Body) != secret {
+		t.Errorf("BeginJoined() = %+v, want the opened answer and no transaction", begin)
 	}
 	if held, err := store.Held(t.Context(), id); held || err != nil {
 		t.Errorf("Held() = %v, %v, want false", held, err)
@@ -171,30 +174,6 @@ func code(err error) idem.Code {
 		return r.Code
 	}
 	return ""
-}
-
-func TestNewJoinedRefuses(t *testing.T) {
-	t.Parallel()
-	if _, err := sealed.NewJoined(nil, ringFor(t, "k1")); err == nil {
-		t.Error("NewJoined(nil, ring) = <nil>, want an error")
-	}
-	if _, err := sealed.NewJoined(newJoinedBench(t).inner, nil); err == nil {
-		t.Error("NewJoined(store, nil) = <nil>, want an error")
-	}
-}
-
-// A second attempt of a completed key gets no transaction. It gets the opened answer.
-func TestBeginJoinedOfACompletedKey(t *testing.T) {
-	t.Parallel()
-	b := newJoinedBench(t)
-	ring := ringFor(t, "k1")
-	if _, err := b.do(ring, "k", 201); err != nil {
-		t.Fatal(err)
-	}
-	begin := b.begin(ring, "k")
-	if begin.Tx != nil || begin.Record.Response == nil || string(begin.Record.Response.Body) != secret {
-		t.Errorf("BeginJoined() = %+v, want the opened answer and no transaction", begin)
-	}
 }
 
 // A response that cannot be sealed is not committed, so the engine can commit without it.

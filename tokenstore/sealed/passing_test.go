@@ -93,6 +93,9 @@ func (failingTx) Commit(ctx context.Context, _ driver.Settlement) error { return
 // A wrapped store need not tell operators anything.
 func TestQuestionsThatTheWrappedStoreCannotAnswer(t *testing.T) {
 	j := &Joined{Store: over(t, struct{ driver.Store }{memorystore.New()}, ringOf(t, "k1"))}
+	if got := j.Visibility(); got != driver.VisibilityProcess {
+		t.Errorf("Visibility() = %v, want that of the wrapped store", got)
+	}
 	for _, name := range []string{"Clock", "Decisions", "EachKey", "Replicas"} {
 		if err := calls[name](t.Context(), j); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s() = %v, want %v", name, err, errors.ErrUnsupported)

@@ -187,14 +187,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("%s: open = %v, want an error that names %q, or none", tt.name, err, tt.names)
 		}
 	}
-	imposter, err := NewKey("k1", secretOf("imposter"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ring, err := NewRing(imposter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ring := ringFrom(t, "k1="+text("imposter"))
 	if got, err := ring.open(here(), before); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("another secret under the same ID: open = %+v, %v, want %v", got, err, ErrUnreadable)
 	}
@@ -203,18 +196,7 @@ func TestRotation(t *testing.T) {
 // The name of the key is authenticated too, also where another name stands for
 // the same secret.
 func TestRingKeyIDIsBound(t *testing.T) {
-	one, err := NewKey("k1", secretOf("k1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := NewKey("k2", secretOf("k1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ring, err := NewRing(one, two)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ring := ringFrom(t, "k1="+text("k1")+",k2="+text("k1"))
 	sealed := mustSeal(t, ring, here(), payment())
 	sealed.Body = bytes.Replace(sealed.Body, []byte("k1"), []byte("k2"), 1)
 	if got, err := ring.open(here(), sealed); !errors.Is(err, ErrUnreadable) {

@@ -9,107 +9,36 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
-
-// over wraps a store. Its log goes nowhere.
-func over(tb testing.TB, store driver.Store, ring *Ring, opts ...Option) *Store {
-	tb.Helper()
-	s, err := New(store, ring, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
-	if err != nil {
-		tb.Fatalf("New() = %v, want <nil>", err)
-	}
-	return s
-}
-
-// onRedis makes stores on one server. raw returns every key and every value under their
-// prefix, one after the other.
-func onRedis(tb testing.TB) (open func() driver.Store, raw func() []byte) {
-	tb.Helper()
-	client, err := redisstore.Connect(testserver.SharedRedis(tb))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = client.Close() })
-	prefix := strings.TrimSuffix(testserver.KeyPrefix(tb), ":")
-	stores := 0
-	open = func() driver.Store {
-		stores++
-		s, err := redisstore.New(context.Background(), client, redisstore.WithPrefix(fmt.Sprint(prefix, "-", stores)), redisstore.WithLogger(slog.New(slog.DiscardHandler)))
-		if err != nil {
-			tb.Fatalf("redis.New() = %v, want <nil>", err)
-		}
-		return s
-	}
-	raw = func() []byte {
-		var all []byte
-		keys := client.Scan(context.Background(), 0, prefix+"*", 1000).Iterator()
-		for keys.Next(context.Background()) {
-			v, err := client.Dump(context.Background(), keys.Val()).Result()
-			if err != nil {
-				tb.Fatalf("DUMP %q = %v", keys.Val(), err)
-			}
-			all = append(append(all, keys.Val()...), v...)
-			if v, err := client.Get(context.Background(), keys.Val()).Result(); err == nil {
-				all = append(all, v...) // DUMP compresses
-			}
-		}
-		if err := keys.Err(); err != nil {
-			tb.Fatal(err)
-		}
-		return all
-	}
-	return open, raw
-}
-
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) Advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
-
+// A store that accepts plain responses keeps the contract, too.
 func TestStoreOverMemory(t *testing.T) {
-	c := &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	ring := ringOf(t, "k2", "k1")
-	idemtest.RunStore(t, idemtest.StoreHarness{
-		New:     func(tb testing.TB) driver.Store { return over(tb, memorystore.New(memorystore.WithClock(c.Now)), ring) },
-		Advance: c.Advance,
-	})
+	for name, opts := range map[string][]Option{"sealed": nil, "with plain ones": {WithPlain()}} {
+		t.Run(name, func(t *testing.T) {
+			var ahead atomic.Int64
+			now := func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(ahead.Load())) }
+			ring := ringOf(t, "k2", "k1")
+			idemtest.RunStore(t, idemtest.StoreHarness{
+				New: func(tb testing.TB) driver.Store {
+					return over(tb, memorystore.New(memorystore.WithClock(now)), ring, opts...)
+				},
+				Advance: func(d time.Duration) { ahead.Add(int64(d)) },
+			})
+		})
+	}
 }
 
 func TestStoreOverRedis(t *testing.T) {
 	open, _ := onRedis(t)
 	ring := ringOf(t, "k2", "k1")
 	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store { return over(tb, open(), ring) }})
-}
-
-// A store that accepts plain responses keeps the contract, too.
-func TestStoreWithPlainOverMemory(t *testing.T) {
-	ring := ringOf(t, "k1")
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) driver.Store { return over(tb, memorystore.New(), ring, WithPlain()) }})
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -120,6 +49,12 @@ func TestNewRefuses(t *testing.T) {
 		if _, err := New(memorystore.New(), ring); err == nil {
 			t.Errorf("New(store, %v) = <nil>, want an error", ring)
 		}
+	}
+	if _, err := NewJoined(nil, ringOf(t, "k1")); err == nil {
+		t.Error("NewJoined(nil, ring) = <nil>, want an error")
+	}
+	if _, err := NewJoined(failing{memorystore.New()}, nil); err == nil {
+		t.Error("NewJoined(store, nil) = <nil>, want an error")
 	}
 	if _, err := New(memorystore.New(), ringOf(t, "k1"), nil); err != nil {
 		t.Errorf("New(store, ring, nil) = %v, want <nil>", err)
@@ -139,30 +74,6 @@ func TestNewRefuses(t *testing.T) {
 	if MustNew(memorystore.New(), MustNewRing(ringOf(t, "k1").keys[0])) == nil {
 		t.Error("MustNew() = <nil>, want a store")
 	}
-}
-
-func newRequest() (driver.KeyID, driver.BeginRequest) {
-	n := driver.NewNonce()
-	return idem.NewKeyID("merchant", idem.Key(n.String())), driver.BeginRequest{Route: "http POST /v1/payments", Nonce: n,
-		Fence: driver.Fence{Domain: "sealed-test", Token: uint64(time.Now().UnixNano())}, Fingerprint: driver.Fingerprint{Version: 1}}
-}
-
-func settlement(a driver.Attempt, state driver.State, resp *driver.Response) driver.Settlement {
-	return driver.Settlement{Attempt: a, ID: driver.NewNonce(), State: state, Response: resp, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
-}
-
-// stored begins a key and settles it, in one store.
-func stored(tb testing.TB, s driver.Store, state driver.State, resp *driver.Response) (driver.KeyID, driver.Attempt) {
-	tb.Helper()
-	id, req := newRequest()
-	res, err := s.Begin(context.Background(), id, req)
-	if err != nil || !res.Begun {
-		tb.Fatalf("Begin() = %v, %v, want begun", res.Begun, err)
-	}
-	if got, err := s.Settle(context.Background(), id, settlement(res.Record.Attempt, state, resp)); err != nil || !got.Settled {
-		tb.Fatalf("Settle() = %v, %v, want settled", got.Settled, err)
-	}
-	return id, res.Record.Attempt
 }
 
 // Redis holds nothing of a sealed response. The same search finds a plain response.
@@ -203,34 +114,6 @@ func TestRedisHoldsNothingOfResponses(t *testing.T) {
 	}
 }
 
-// spy shows what the wrapped store was given and lets a test answer otherwise.
-type spy struct {
-	driver.Store
-	settled []driver.Settlement
-	change  func(*driver.Record)
-}
-
-func (s *spy) Get(ctx context.Context, id driver.KeyID) (driver.Record, error) {
-	rec, err := s.Store.Get(ctx, id)
-	if s.change != nil {
-		s.change(&rec)
-	}
-	return rec, err
-}
-
-func (s *spy) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
-	res, err := s.Store.Begin(ctx, id, req)
-	if s.change != nil {
-		s.change(&res.Record)
-	}
-	return res, err
-}
-
-func (s *spy) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
-	s.settled = append(s.settled, st)
-	return s.Store.Settle(ctx, id, st)
-}
-
 // The attempt that a response is sealed for is the stored one in every case, as
 // all backends return it; else it could not be opened.
 func TestAttemptComesBackAsItWasSettled(t *testing.T) {
@@ -267,15 +150,6 @@ func TestAttemptComesBackAsItWasSettled(t *testing.T) {
 				check("restored as "+state.String(), id)
 			}
 		})
-	}
-}
-
-// A released response is stored nowhere and costs no sealing.
-func TestReleasedIsNotSealed(t *testing.T) {
-	sp := &spy{Store: memorystore.New()}
-	stored(t, over(t, sp, ringOf(t, "k1")), driver.StateReleased, payment())
-	if got := sp.settled[0].Response; got != nil {
-		t.Errorf("Settle(released) passed on %+v, want no response", got)
 	}
 }
 
@@ -478,24 +352,6 @@ func TestConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-func TestPassedThrough(t *testing.T) {
-	ctx := t.Context()
-	inner := memorystore.New()
-	s := over(t, inner, ringOf(t, "k1"))
-	if got := s.Visibility(); got != driver.VisibilityProcess {
-		t.Errorf("Visibility() = %v, want that of the wrapped store", got)
-	}
-	if err := s.RetireDomain(ctx, "dead", driver.Decision{}); err != nil {
-		t.Fatal(err)
-	}
-	if retired, err := inner.DomainRetired(ctx, "dead"); err != nil || !retired {
-		t.Errorf("Retired() of the wrapped store = %v, %v, want true", retired, err)
-	}
-	if retired, err := s.DomainRetired(ctx, "alive"); err != nil || retired {
-		t.Errorf("Retired(alive) = %v, %v, want false", retired, err)
-	}
 }
 
 func BenchmarkStore(b *testing.B) {
