@@ -100,7 +100,7 @@
 //
 // # To see why the plain lock is safe
 //
-// Read these files in this order. TestReadingList sums them. They do not need the files about
+// Read these files in this order. TestReadingList counts their lines. They do not need the files about
 // markers, because lock.go says what it asks of them.
 //
 //   - ../../idem/driver/lock.go has the contract of a locker, a lease and a fence.
@@ -121,6 +121,8 @@
 //   - lock.go makes and deletes the lock, and shows why two owners never both get it.
 //   - locker.go takes locks for callers.
 //
-// How a caller waits does not make the lock safe or unsafe. wait.go has the waiters of a lock,
-// internal/session/status.go what they and a retry wait for, and internal/session/watch.go the watches.
+// Two small parts are elsewhere: whether an owner is the same (Same in internal/held/owner.go, which compares the
+// instance of the client and the try), and what a call asks before it believes its session (Settled in
+// internal/session/status.go). How a caller waits does not make the lock safe or unsafe: wait.go and
+// internal/session/watch.go.
 package zookeeper
