@@ -11,7 +11,8 @@ import (
 type Step uint8
 
 // The steps of a request. All others are within StepRequest, and StepResolve may be within
-// StepBegin.
+// StepBegin. Where one call asks for record, lock and attempt ([driver.LockingStore]), it is a StepBegin, also
+// for a replay.
 const (
 	StepRequest Step = iota // the whole of Engine.Do
 	StepRead                // the store is asked for the record
