@@ -33,6 +33,9 @@ import (
 //	Rollback      first a look whether the handler has ended the transaction, then ROLLBACK
 //	Probe         after a COMMIT without an answer: try to take the key, and roll that back
 //
+// With package pgxstore, BEGIN and the statement that takes the key share a round trip, and so do the statement that completes
+// the record and COMMIT, which the server skips if the record is not there.
+//
 // The unique key decides between two attempts. Everything else that tells of a running attempt is
 // a hint.
 //

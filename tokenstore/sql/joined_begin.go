@@ -175,14 +175,14 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 // idleMargin is what the database adds to the deadline of a handler.
 const idleMargin = 10 * time.Second
 
-// open gets a connection and sends BEGIN.
+// open gets a connection and sends BEGIN. A pipelined session sends it with the statement that takes the key.
 func (t *joinedTx) open(ctx context.Context) (held bool, err error) {
 	j := t.joined
 	if t.session, err = j.connector.Connect(ctx); err != nil {
 		return false, j.failed("begin joined", err)
 	}
 	held, err = j.guard.before(ctx, t)
-	if !held && err == nil {
+	if _, later := t.session.(PipelinedSession); !later && !held && err == nil {
 		err = t.session.Begin(ctx, j.isolation)
 	}
 	if held || err != nil {

@@ -62,17 +62,12 @@ func (t *joinedTx) Commit(ctx context.Context, s driver.Settlement) error {
 	if n := len(response); n > t.joined.longest {
 		return fmt.Errorf("tokenstore/sql: commit: %w: it has %d bytes, and the database takes %d", driver.ErrResponseInvalid, n, t.joined.longest)
 	}
-	g := t.joined.guard
 	t.back(ctx)
-	err := g.complete(ctx, t, &completion{settlement: s.ID, response: response,
+	sent, err := t.conclude(ctx, &completion{settlement: s.ID, response: response,
 		resultTTL: wholeMicros(max(s.ResultTTL, t.req.ResultTTL)), keyTTL: wholeMicros(max(s.KeyTTL, s.ResultTTL, t.req.KeyTTL, t.req.ResultTTL))})
-	if err == nil && t.failed != nil {
-		err = fmt.Errorf("%w: %w", driver.ErrSwallowed, t.failed)
-	}
-	if err != nil {
+	if !sent {
 		return t.fail(ctx, err)
 	}
-	err = g.commit(ctx, t)
 	if errors.Is(err, sql.ErrTxDone) { // a goroutine of the handler was first, and may have committed
 		err = ErrHandlerEnded
 	}
@@ -82,10 +77,25 @@ func (t *joinedTx) Commit(ctx context.Context, s driver.Settlement) error {
 		return nil
 	case t.Conflict(err):
 		return fmt.Errorf("tokenstore/sql: commit: %w: %w", driver.ErrConflict, err)
-	case g.undone(err):
+	case t.joined.guard.undone(err):
 		return fmt.Errorf("tokenstore/sql: commit: %w: %w", driver.ErrRolledBack, err)
 	}
 	return fmt.Errorf("tokenstore/sql: commit: %w: %w", driver.ErrUnavailable, err) // it may have been committed
+}
+
+// conclude makes the record completed and commits. If sent is true, an error is that of COMMIT. Otherwise nothing is committed.
+func (t *joinedTx) conclude(ctx context.Context, c *completion) (sent bool, err error) {
+	g := t.joined.guard
+	if session, ok := t.session.(PipelinedSession); ok { // of PostgreSQL, see JoinedOver
+		return g.(*postgresGuard).completeAndCommit(ctx, t, session, c)
+	}
+	if err := g.complete(ctx, t, c); err != nil {
+		return false, err
+	}
+	if t.failed != nil {
+		return false, fmt.Errorf("%w: %w", driver.ErrSwallowed, t.failed)
+	}
+	return true, g.commit(ctx, t)
 }
 
 // back ends the handler's use of the transaction.

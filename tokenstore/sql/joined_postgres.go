@@ -31,6 +31,7 @@ type postgresGuard struct {
 	joined *Joined
 	keys   int64  // tells the advisory locks of this table from those of others
 	insert string // takes a key without a record
+	only   string // completes a record, or fails if it is not there
 
 	pooled atomic.Bool // no session keeps a lock
 }
@@ -81,6 +82,7 @@ func newPostgresGuard(ctx context.Context, j *Joined) (guard, error) {
 	)
 	done := unlock + j.dialect.Durably("true") // the last statement before COMMIT, so what the handler has set does not count
 	j.joined = newJoinedStatements(j.names, joinedForms{lock: lock, taken: " AND (SELECT ok FROM l)" + returning + result, ours: ours, done: done})
+	g.only = "WITH done AS (" + j.joined.complete + ") SELECT 1 / count(*)::integer FROM done"
 	g.insert = j.names.sql(lock + "INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
 		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bigint, ?::bigint, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
 		"FROM (SELECT {clock} AS t) now, l WHERE l.ok ON CONFLICT DO NOTHING" + returning + result)
@@ -128,7 +130,12 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from 
 	var locked, own, oldData bool
 	var idle int64
 	var started, ran sql.NullInt64
-	err = t.session.QueryRow(ctx, text, args, &locked, &own, &s.pid, &idle, &oldData, &s.xid, &started, &ran)
+	found := []any{&locked, &own, &s.pid, &idle, &oldData, &s.xid, &started, &ran}
+	if pipelined, ok := t.session.(PipelinedSession); ok {
+		err = pipelined.BeginRow(ctx, g.joined.isolation, text, args, found...)
+	} else {
+		err = t.session.QueryRow(ctx, text, args, found...)
+	}
 	if err != nil {
 		return false, false, err
 	}

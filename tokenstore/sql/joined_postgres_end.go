@@ -80,29 +80,66 @@ func (g *postgresGuard) elsewhere(ctx context.Context, t *joinedTx) (another, kn
 func (g *postgresGuard) rollBack(context.Context, *joinedTx) error { return nil }
 
 func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
-	switch status, err := g.status(ctx, t); {
-	case err != nil:
+	args, err := g.mayComplete(ctx, t, c)
+	if err != nil {
 		return err
-	case status == TxFailed:
-		return fmt.Errorf("%w: the transaction is aborted", driver.ErrSwallowed)
 	}
 	found := g.lookLater(ctx, t)
-	s := t.state.(*postgresState)
-	var unlocked, durable any
-	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), s.lock == lockHeld, g.lock(t.id)), &unlocked, &durable)
+	err = t.session.QueryRow(ctx, g.joined.joined.complete, args, new(any), new(any))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = errNoRecord
+	}
+	return g.completed(t, err, found())
+}
+
+// completeAndCommit is complete and commit in one round trip. If sent is true, an error is that of COMMIT, and the record may be
+// completed all the same.
+func (g *postgresGuard) completeAndCommit(ctx context.Context, t *joinedTx, session PipelinedSession, c *completion) (sent bool, err error) {
+	args, err := g.mayComplete(ctx, t, c)
+	if err != nil {
+		return false, err
+	}
+	found := g.lookLater(ctx, t)
+	skipped, err := session.RowCommit(ctx, g.only, args, new(int))
 	another := found()
+	if !skipped {
+		s := t.state.(*postgresState)
+		if s.lock = min(s.lock, lockUnsure); err == nil {
+			s.lock = lockFree
+		}
+		return true, err
+	}
+	if sqldialect.SQLState(err) == "22012" { // division_by_zero
+		err = errNoRecord
+	}
+	return false, g.completed(t, err, another)
+}
+
+var errNoRecord = fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
+
+// mayComplete returns the arguments of the statement that completes the record, unless that is known to fail.
+func (g *postgresGuard) mayComplete(ctx context.Context, t *joinedTx, c *completion) ([]any, error) {
+	switch status, err := g.status(ctx, t); {
+	case err != nil:
+		return nil, err
+	case status == TxFailed:
+		return nil, fmt.Errorf("%w: the transaction is aborted", driver.ErrSwallowed)
+	}
+	return append(t.completeArgs(c), t.state.(*postgresState).lock == lockHeld, g.lock(t.id)), nil
+}
+
+// completed says what an error of that statement means. another says that the session was in another transaction.
+func (g *postgresGuard) completed(t *joinedTx, err error, another bool) error {
 	switch {
+	case err == nil:
+		t.state.(*postgresState).lock = lockFree
+		return nil
 	case sqldialect.SQLState(err) == "25P02": // in_failed_sql_transaction
 		return fmt.Errorf("%w: %w", driver.ErrSwallowed, err)
-	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
-	case err != nil && another:
+	case another && !errors.Is(err, errNoRecord):
 		return errors.Join(errOtherTransaction, err)
-	case err != nil:
-		return err
 	}
-	s.lock = lockFree
-	return nil
+	return err
 }
 
 // lookLater looks what transaction the session is in while its statement waits, for example for

@@ -43,6 +43,17 @@ type Session interface {
 	Close(broken bool, closed func())
 }
 
+// PipelinedSession is a [Session] that sends a statement together with BEGIN or COMMIT, in one round trip each.
+type PipelinedSession interface {
+	Session
+	// BeginRow takes the place of Begin and the first QueryRow. If the statement fails, the transaction may be open.
+	BeginRow(ctx context.Context, level sql.IsolationLevel, statement string, args []any, to ...any) error
+	// RowCommit takes the place of the last QueryRow and Commit. The server skips COMMIT if the statement fails.
+	// skipped says that it has done so for certain. Otherwise an error leaves open whether the transaction was
+	// committed, as one of Commit does.
+	RowCommit(ctx context.Context, statement string, args []any, to ...any) (skipped bool, err error)
+}
+
 // ErrInUse says that the handler has returned and still uses the connection of its transaction.
 var ErrInUse = errors.New("tokenstore/sql: the handler has returned and still uses its transaction")
 

@@ -1,6 +1,7 @@
 package pgxstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -84,13 +86,14 @@ func (c connector) Connect(ctx context.Context) (sqlstore.Session, error) {
 
 // session is a connection of a pool.
 type session struct {
-	conn    *pgxpool.Conn
-	tx      pgx.Tx
-	handler *handlerTx
-	cut     chan struct{} // closed once the server was asked to cancel the statement of the handler; nil before
+	conn      *pgxpool.Conn
+	tx        pgx.Tx
+	handler   *handlerTx
+	committed bool          // COMMIT was sent and executed, whatever its outcome
+	cut       chan struct{} // closed once the server was asked to cancel the statement of the handler; nil before
 }
 
-var _ sqlstore.Session = (*session)(nil)
+var _ sqlstore.PipelinedSession = (*session)(nil)
 
 // levels are the isolation levels of PostgreSQL.
 var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
@@ -126,16 +129,71 @@ func (s *session) Interrupt() {
 	}()
 }
 
-func (s *session) Begin(ctx context.Context, level sql.IsolationLevel) (err error) {
-	iso, ok := levels[level]
-	if !ok {
-		return fmt.Errorf("PostgreSQL has no isolation level %v", level)
-	}
-	if s.tx, err = s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: iso, AccessMode: pgx.ReadWrite}); err != nil {
+func (s *session) Begin(ctx context.Context, level sql.IsolationLevel) error {
+	opts, err := options(level)
+	if err != nil {
 		return err
 	}
-	s.handler = &handlerTx{gatedTx: gatedTx{s.tx, &gate{conn: s.conn.Conn().PgConn()}}}
-	return nil
+	tx, err := s.conn.BeginTx(ctx, opts)
+	if err == nil {
+		s.hasBegun(tx)
+	}
+	return err
+}
+
+func options(level sql.IsolationLevel) (pgx.TxOptions, error) {
+	iso, ok := levels[level]
+	if !ok {
+		return pgx.TxOptions{}, fmt.Errorf("PostgreSQL has no isolation level %v", level)
+	}
+	return pgx.TxOptions{IsoLevel: iso, AccessMode: pgx.ReadWrite}, nil
+}
+
+func (s *session) hasBegun(tx pgx.Tx) {
+	s.tx, s.handler = tx, &handlerTx{gatedTx: gatedTx{tx, &gate{conn: s.conn.Conn().PgConn()}}}
+}
+
+// BeginRow implements [sqlstore.PipelinedSession]. An error after BEGIN leaves the transaction open.
+func (s *session) BeginRow(ctx context.Context, level sql.IsolationLevel, statement string, args []any, to ...any) error {
+	opts, err := options(level)
+	if err != nil {
+		return err
+	}
+	var b pgx.Batch
+	b.BeginTx(opts)
+	b.Queue(statement, args...)
+	results := s.conn.Conn().SendBatch(ctx, &b)
+	s.hasBegun(results.Tx())
+	if _, err = results.Exec(); err == nil {
+		err = results.QueryRow().Scan(to...)
+	}
+	return standard(cmp.Or(err, results.Close()))
+}
+
+// RowCommit implements [sqlstore.PipelinedSession]. After an error the server skips all up to the end of the pipeline, COMMIT
+// included. Only an error of the statement itself proves that: one that ends the session may be that of COMMIT.
+func (s *session) RowCommit(ctx context.Context, statement string, args []any, to ...any) (skipped bool, err error) {
+	if !s.handler.gate.close(ctx) {
+		return true, sqlstore.ErrStatementOpen
+	}
+	if s.handler.ended.Swap(true) {
+		return true, sql.ErrTxDone
+	}
+	var b pgx.Batch
+	b.Queue(statement, args...)
+	b.Queue("commit")
+	results := s.conn.Conn().SendBatch(ctx, &b)
+	if err = results.QueryRow().Scan(to...); err != nil {
+		_ = results.Close() // the connection is closed if that fails
+		var refused *pgconn.PgError
+		return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR", standard(err)
+	}
+	s.committed = true
+	tag, err := results.Exec()
+	if err == nil && tag.String() == "ROLLBACK" {
+		err = pgx.ErrTxCommitRollback
+	}
+	return false, standard(cmp.Or(err, results.Close()))
 }
 
 func (s *session) QueryRow(ctx context.Context, statement string, args []any, to ...any) error {
@@ -153,7 +211,10 @@ func (s *session) Commit(ctx context.Context) error {
 }
 
 func (s *session) Rollback(ctx context.Context) error {
-	if !s.handler.gate.close(immediately) {
+	switch {
+	case s.handler == nil || s.committed:
+		return sql.ErrTxDone
+	case !s.handler.gate.close(immediately):
 		s.Interrupt()
 	}
 	if !s.handler.gate.close(ctx) {

@@ -50,6 +50,12 @@ type ledger struct {
 
 func setup(t *testing.T, opts ...idem.Option) *ledger {
 	t.Helper()
+	return setupIn(t, "cache_statement", opts...)
+}
+
+// setupIn is setup with a mode of pgx in which it sends statements.
+func setupIn(t *testing.T, mode string, opts ...idem.Option) *ledger {
+	t.Helper()
 	ctx := context.Background()
 	admin := connect(t, testserver.SharedPostgres(t), 2)
 	name := fmt.Sprintf("idem_pgx_%d_%d", os.Getpid(), databases.Add(1))
@@ -63,6 +69,9 @@ func setup(t *testing.T, opts ...idem.Option) *ledger {
 	l := &ledger{T: t, pool: connect(t, u.String(), 4), policy: idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}}
 	l.proxy = testserver.StartTCPProxy(t, u.Host)
 	u.Host = l.proxy.Addr()
+	query := u.Query()
+	query.Set("default_query_exec_mode", mode)
+	u.RawQuery = query.Encode()
 	joinedPool := connect(t, u.String(), 6)
 	l.through = connector{joinedPool}
 	db := stdlib.OpenDBFromPool(joinedPool)
@@ -260,18 +269,55 @@ func TestSavepointsOfTheHandlerWork(t *testing.T) {
 	l.wantPayments(1)
 }
 
+// COMMIT goes with the statement that completes the record. In these modes the proxy sees its text.
 func TestCommitWithoutAnAnswerIsProbed(t *testing.T) {
-	l := setup(t)
-	l.proxy.DropNextReply(testserver.Contains("commit\x00"))
-	res, err := l.pay("k1", answers(201))
-	l.want(res, err, 201, false)
-	l.proxy.DropNextRequest(testserver.Contains("commit\x00"))
-	_, err = l.pay("k2", answers(201))
-	l.wantRefused(err, idem.CodeUnavailable, driver.ErrRolledBack)
-	l.wantPayments(1)
-	res, err = l.pay("k2", answers(201))
-	l.want(res, err, 201, false)
-	l.wantPayments(2)
+	for _, mode := range []string{"exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			l := setupIn(t, mode)
+			l.proxy.DropNextReply(testserver.Contains("commit\x00"))
+			res, err := l.pay("k1", answers(201))
+			l.want(res, err, 201, false)
+			l.proxy.DropNextRequest(testserver.Contains("commit\x00"))
+			_, err = l.pay("k2", answers(201))
+			l.wantRefused(err, idem.CodeUnavailable, driver.ErrRolledBack)
+			l.wantPayments(1)
+			res, err = l.pay("k2", answers(201))
+			l.want(res, err, 201, false)
+			l.wantPayments(2)
+		})
+	}
+}
+
+// In every mode of pgx a payment commits with its record, and one without its record does not.
+func TestEveryModeOfPgx(t *testing.T) {
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			l := setupIn(t, mode)
+			for _, replayed := range []bool{false, true} {
+				res, err := l.pay("k1", answers(201))
+				l.want(res, err, 201, replayed)
+			}
+			for i, statement := range []string{"DELETE FROM idem_records", "ROLLBACK; BEGIN; INSERT INTO payments VALUES ('escaped', 100)", "INSERT INTO nowhere VALUES (1)"} {
+				_, err := l.run(fmt.Sprintf("k%d", 2+i), func(ctx context.Context, tx pgx.Tx) (int, error) {
+					_, _ = tx.Exec(ctx, statement)
+					return 201, nil
+				})
+				if err == nil {
+					t.Errorf("after %s: Do() = <nil>, want a refusal", statement)
+				}
+				l.wantPayments(1)
+			}
+			_, err := l.pay("k9", answers(500))
+			if err != nil {
+				t.Errorf("Do() = %v", err)
+			}
+			l.wantPayments(1)
+			res, err := l.pay("k9", answers(201))
+			l.want(res, err, 201, false)
+			l.wantPayments(2)
+		})
+	}
 }
 
 func TestDuplicatesAtOncePayOnce(t *testing.T) {
