@@ -219,17 +219,6 @@ func TestOtherKindUnderARunningKeyIsRefused(t *testing.T) {
 	b.wantPaid(res, err, 1, false)
 }
 
-// TestReleaseThatFailsIsReported: the client gets its answer, and the lease goes on by itself.
-func TestReleaseThatFailsIsReported(t *testing.T) {
-	b := setup(t, parts{})
-	b.locks.FailBefore("Lease.Release", 1, nil)
-	res, err := b.doWith("k", "a", answers(429))
-	if err != nil || res.Response.Status != 429 {
-		t.Errorf("Do() = %+v, %v, want the handler's answer", res, err)
-	}
-	b.wantEvents(telemetry.EventReleaseFailed, 1)
-}
-
 // changing is a store in which others release the key again and again.
 type changing struct{ driver.Store }
 

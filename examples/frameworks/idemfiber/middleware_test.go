@@ -143,8 +143,10 @@ func serve(handlers ...any) http.Handler {
 	})
 }
 
-func TestOverTheNetwork(t *testing.T) {
-	engine, err := idem.New(memorylock.New(), memorystore.New())
+// protecting is the middleware on an engine of its own.
+func protecting(t *testing.T, opts ...idem.Option) fiber.Handler {
+	t.Helper()
+	engine, err := idem.New(memorylock.New(), memorystore.New(), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,6 +154,11 @@ func TestOverTheNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return protect
+}
+
+func TestOverTheNetwork(t *testing.T) {
+	protect := protecting(t)
 	app := fiber.New()
 	runs := 0
 	app.Post("/pay", protect, func(c fiber.Ctx) error {
@@ -199,14 +206,7 @@ func TestOverTheNetwork(t *testing.T) {
 
 // What Fiber answers without a route is no outcome, because a deployment may add the route.
 func TestRequestsWithoutARoute(t *testing.T) {
-	engine, err := idem.New(memorylock.New(), memorystore.New())
-	if err != nil {
-		t.Fatal(err)
-	}
-	protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	protect := protecting(t)
 	pay := func(c fiber.Ctx) error { return c.SendStatus(fiber.StatusCreated) }
 	missing := func(fiber.Ctx) error { return fiber.ErrNotFound }
 	old, current := fiber.New(), fiber.New()
@@ -231,14 +231,7 @@ func TestRequestsWithoutARoute(t *testing.T) {
 
 // A body that was read from its stream in front must not pass for an empty one.
 func TestBodyStreamThatWasRead(t *testing.T) {
-	engine, err := idem.New(memorylock.New(), memorystore.New())
-	if err != nil {
-		t.Fatal(err)
-	}
-	protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	protect := protecting(t)
 	app := fiber.New(fiber.Config{StreamRequestBody: true, BodyLimit: 4})
 	read := func(c fiber.Ctx) error {
 		_, _ = io.Copy(io.Discard, c.Request().BodyStream())
@@ -269,18 +262,11 @@ func TestTimeoutOfFiberLeavesTheOutcomeInDoubt(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(status, side), func(t *testing.T) {
 				misused := make(chan error, 8)
-				engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
+				protect := protecting(t, idem.WithObserver(func(_ context.Context, ev telemetry.Event) {
 					if ev.Type == telemetry.EventMisused {
 						misused <- ev.Err
 					}
 				}))
-				if err != nil {
-					t.Fatal(err)
-				}
-				protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true})
-				if err != nil {
-					t.Fatal(err)
-				}
 				limit := timeout.Config{Timeout: 20 * time.Millisecond}
 				if status != 0 {
 					limit.OnTimeout = func(c fiber.Ctx) error { return c.Status(status).SendString("slow down") }
