@@ -92,8 +92,7 @@ func TestAbortReleasesAnAttemptWhoseLockGoesMeanwhile(t *testing.T) {
 	b.faults.LoseReply("Begin", 1, nil)
 	b.faults.Before("Abort", 1, func() error {
 		b.locker.Revoke(idem.NewKeyID("m1", "k"))
-		_, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
-		b.wantRefused(err, idem.CodeOutcomeUnknown)
+		b.wantRefusalBy(b.another(b.locker, b.store), b.operation("k", "a"), idem.CodeOutcomeUnknown)
 		return nil
 	})
 	b.wantRefusal("k", "a", idem.CodeUnavailable)

@@ -121,7 +121,7 @@ func TestResolvedResponseThatCannotBeKept(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.InDoubt = resolverSays(idem.Applied(idem.Response{Status: 201, Header: map[string][]string{"X": make([]string, 5000)}}))
 	}})
-	_, _ = b.doWith("k", "x", answers(500))
+	b.wantAnswer("k", "x", 500)
 	_, err := b.doWith("k", "x", answers(500))
 	b.wantRefused(err, idem.CodeResultUnavailable)
 	if st, err := b.engine.Status(t.Context(), "m1", "k"); err != nil || st.State != driver.StateCompleted {
@@ -142,8 +142,7 @@ func TestFailOpenNotForAUsedKey(t *testing.T) {
 	t.Parallel()
 	b := failOpen(t)
 	b.wantPayment("k", "x", 1, false)
-	_, err := b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("k", "x"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(b.another(b.locker, unreadableStore{b.store}), b.operation("k", "x"), idem.CodeUnavailable)
 	b.wantRuns(1)
 	res, err := b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("fresh", "x"), b.pay)
 	b.wantPaid(res, err, 2, false)
@@ -234,7 +233,7 @@ func TestFailOpenKnowsItsLimits(t *testing.T) {
 	})
 	t.Run("in doubt, lock service away", func(t *testing.T) {
 		b := setup(t, parts{})
-		_, _ = b.doWith("k", "a", answers(500))
+		b.wantAnswer("k", "a", 500)
 		open(&b.policy)
 		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
 		b.wantRefusal("k", "a", idem.CodeUnavailable)

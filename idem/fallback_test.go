@@ -39,12 +39,12 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 		"to an issued token": {func(p *idem.Policy) { p.IssuedTokens = true }, func(b *replicatedBundle) { b.issue("k") }},
 		"to a token that was given back": {func(p *idem.Policy) { p.IssuedTokens = true }, func(b *replicatedBundle) {
 			b.issue("k")
-			_, _ = b.doWith("k", "a", answers(429))
+			b.wantAnswer("k", "a", 429)
 			b.wantState("k", driver.StateIssued)
 		}},
 		"to no record": {nil, func(*replicatedBundle) {}},
 		"to a released attempt": {nil, func(b *replicatedBundle) {
-			_, _ = b.doWith("k", "a", answers(429))
+			b.wantAnswer("k", "a", 429)
 			b.wantState("k", driver.StateReleased)
 		}},
 		"to a pending attempt": {

@@ -149,8 +149,7 @@ func TestJoinedKeyIsPendingWhileItsTransactionRuns(t *testing.T) {
 	if s := b.wantState("k1", driver.StatePending); s.Attempt != 1 {
 		t.Errorf("Status() has attempt %d, want 1", s.Attempt)
 	}
-	_, err = other.Do(context.Background(), b.operation("k1", "100"), b.pay)
-	b.wantRefused(err, idem.CodeInProgress)
+	b.wantRefusalBy(other, b.operation("k1", "100"), idem.CodeInProgress)
 	res, err := finish()
 	b.wantPaid(res, err, 1, false)
 	res, err = other.Do(context.Background(), b.operation("k1", "100"), b.pay)

@@ -62,11 +62,9 @@ func TestHolderDiesAndAllRecordsAreLost(t *testing.T) {
 			runs := b.runs.Load()
 			other := b.another(b.marks, b.lossy)
 			for range 2 {
-				_, err := other.Do(t.Context(), b.operation("k", "a"), b.pay)
-				b.wantRefused(err, idem.CodeOutcomeUnknown)
+				b.wantRefusalBy(other, b.operation("k", "a"), idem.CodeOutcomeUnknown)
 			}
-			_, err := other.Do(t.Context(), b.operation("k", "b"), b.pay)
-			b.wantRefused(err, idem.CodeKeyReused)
+			b.wantRefusalBy(other, b.operation("k", "b"), idem.CodeKeyReused)
 			b.wantRuns(runs)
 			b.wantMarker("k", driver.StateUnknown)
 		})
@@ -169,8 +167,7 @@ func TestUnacknowledgedMarkerOfARerun(t *testing.T) {
 	b.dies("k", "a")
 	b.marks.begun = func(*markingLease) error { return errDown }
 	other := b.another(b.marks, b.lossy, idem.WithObserver(b.observe))
-	_, err := other.Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(other, b.operation("k", "a"), idem.CodeUnavailable)
 	b.wantRuns(0)
 	b.eventually("settlement", func() bool { return b.saw(telemetry.EventUnknown)+b.saw(telemetry.EventReleased) > 0 })
 	if st := b.wantState("k", driver.StateUnknown); st.Attempt != 2 {
@@ -185,8 +182,7 @@ func TestUnacknowledgedMarkerOfALaterAttempt(t *testing.T) {
 	b.dies("k", "a")
 	b.marks.begun = func(*markingLease) error { return errDown }
 	other := b.another(b.marks, b.lossy, idem.WithObserver(b.observe))
-	_, err := other.Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(other, b.operation("k", "a"), idem.CodeUnavailable)
 	b.wantRuns(0)
 	b.wantMarker("k", driver.StateNone)
 	if st := b.wantState("k", driver.StateReleased); st.Attempt != 2 {

@@ -15,9 +15,7 @@ import (
 func fallenBehind(t *testing.T, status int, earlier uint64, has driver.State) (b *markedBundle, was *driver.Marker) {
 	t.Helper()
 	b = setupMarked(t, runsAgain)
-	if _, err := b.doWith("k", "a", answers(status)); err != nil {
-		t.Fatal(err)
-	}
+	b.wantAnswer("k", "a", status)
 	was = b.marks.marker(idem.NewKeyID("m1", "k"))
 	b.wipe()
 	fence := was.Attempt.Fence
@@ -72,8 +70,7 @@ func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 					b.wantRefused(err, code)
 				}
 				b.wantFree("k")
-				_, err := e.Do(t.Context(), b.operation("k", "a"), b.pay)
-				b.wantRefused(err, code)
+				b.wantRefusalBy(e, b.operation("k", "a"), code)
 				b.wantFree("k")
 				b.wantRuns(0)
 				if m := b.marks.marker(id); m == nil || *m != *was {
@@ -88,9 +85,7 @@ func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 // another domain, which the marker does not outrank. Nothing says that it was applied.
 func TestForeignAttemptBesideAMarkerIsLeftAlone(t *testing.T) {
 	b := setupMarked(t, nil)
-	if _, err := b.doWith("k", "a", answers(500)); err != nil {
-		t.Fatal(err)
-	}
+	b.wantAnswer("k", "a", 500)
 	b.wipe()
 	b.storeAttempt(driver.Fence{Domain: "elsewhere", Token: 1}, driver.NewNonce(), driver.StatePending)
 	b.wantRefusal("k", "a", idem.CodeInProgress)

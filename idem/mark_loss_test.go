@@ -74,8 +74,7 @@ func TestFallbackBetweenMarkerAndBegin(t *testing.T) {
 	b.marks.markers[id] = &later
 	b.wipe()
 	h := b.beforeBegin(func() error { b.lossy.now.Store(earlier); return nil })
-	_, err := b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRefusalBy(b.another(b.marks, h), b.operation("k", "a"), idem.CodeOutcomeUnknown)
 	if m := b.marks.marker(id); m.State != driver.StateCompleted || m.Attempt != later.Attempt {
 		t.Errorf("marker = %v of attempt %d, want %v of attempt 2", m.State, m.Attempt.Number, driver.StateCompleted)
 	}
@@ -89,8 +88,7 @@ func TestLossBetweenMarkerAndBegin(t *testing.T) {
 	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	h := b.beforeBegin(func() error { b.wipe(); return nil })
-	_, err := b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(b.another(b.marks, h), b.operation("k", "a"), idem.CodeUnavailable)
 	b.wantRuns(1)
 }
 
@@ -102,8 +100,7 @@ func TestNothingBeginsUnderAMarkerThatCannotBeCompared(t *testing.T) {
 	b.wipe()
 	store := idemtest.NewFaultyStore(b.lossy)
 	store.FailBefore("Get", 2, nil)
-	_, err := b.another(b.marks, store).Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(b.another(b.marks, store), b.operation("k", "a"), idem.CodeUnavailable)
 	if n := store.Calls("Begin"); n != 0 {
 		t.Errorf("Begin was called %d times, want 0", n)
 	}
@@ -123,8 +120,7 @@ func TestLossWhileARepeatTakesTheLock(t *testing.T) {
 		b.wantMarker("k", driver.StateCompleted)
 		return nil
 	})
-	_, err := b.another(l, h).Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(b.another(l, h), b.operation("k", "a"), idem.CodeUnavailable)
 	b.wantRuns(1)
 }
 
@@ -137,10 +133,9 @@ func TestAbortedBeginDoesNotOutrankAMarker(t *testing.T) {
 	b.wantMarker("k", driver.StateCompleted)
 	b.wipe()
 	h := b.beforeBegin(func() error { b.wipe(); return errDown })
-	_, err := b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(b.another(b.marks, h, idem.WithObserver(b.observe)), b.operation("k", "a"), idem.CodeUnavailable)
 	b.eventually("abort", func() bool { return b.saw(telemetry.EventBeginAborted) > 0 })
-	_, err = b.doWhenFree("k", "a")
+	_, err := b.doWhenFree("k", "a")
 	b.wantRefused(err, idem.CodeResultUnavailable)
 	b.wantRuns(1)
 }
@@ -169,9 +164,7 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, nil)
-			if _, err := b.doWith("k", "a", answers(500)); err != nil {
-				t.Fatal(err)
-			}
+			b.wantAnswer("k", "a", 500)
 			b.wantMarker("k", driver.StateUnknown)
 			domain := b.domain() // its fence is above that of the marker
 			b.wipe()
@@ -181,8 +174,7 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 			}
 			broken := idemtest.NewFaultyStore(b.lossy)
 			broken.FailBefore("Settle", 2, nil) // the attempt is not written anew
-			_, err := b.another(b.marks, broken).Do(t.Context(), b.operation("k", "a"), b.pay)
-			b.wantRefused(err, idem.CodeUnavailable)
+			b.wantRefusalBy(b.another(b.marks, broken), b.operation("k", "a"), idem.CodeUnavailable)
 			if err := tt.settle(b); !errors.Is(err, driver.ErrUnavailable) {
 				t.Fatalf("the first call = %v, want %v", err, driver.ErrUnavailable)
 			}
@@ -221,9 +213,7 @@ func TestLaterMarkerIsLeftAlone(t *testing.T) {
 func TestUnknownKnownByAMarkerAloneCanBeSettled(t *testing.T) {
 	b := setupMarked(t, nil)
 	id := idem.NewKeyID("m1", "k")
-	if _, err := b.doWith("k", "a", answers(500)); err != nil {
-		t.Fatal(err)
-	}
+	b.wantAnswer("k", "a", 500)
 	b.wantMarker("k", driver.StateUnknown)
 	b.wipe()
 	if _, err := b.engine.Decide(t.Context(), id, driver.Attempt{}, idem.Applied(created(70)), driver.Decision{By: "ops"}, &b.policy); err != nil {

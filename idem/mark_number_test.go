@@ -159,17 +159,14 @@ func TestCompletedMarkerBeatsALaterAttemptInDoubt(t *testing.T) {
 // decision counts all the same.
 func TestDecisionOutlivesAnUnansweredBegin(t *testing.T) {
 	b := setupMarked(t, nil)
-	if _, err := b.doWith("k", "a", answers(500)); err != nil {
-		t.Fatal(err)
-	}
+	b.wantAnswer("k", "a", 500)
 	b.wantMarker("k", driver.StateUnknown)
 	id := idem.NewKeyID("m1", "k")
 	if _, err := b.store.Settle(t.Context(), id, driver.Settlement{Attempt: b.marks.marker(id).Attempt, ID: driver.NewNonce(), State: driver.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
 		t.Fatal(err)
 	}
 	h := b.beforeBegin(func() error { return errDown })
-	_, err := b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(b.another(b.marks, h, idem.WithObserver(b.observe)), b.operation("k", "a"), idem.CodeUnavailable)
 	b.wantMarker("k", driver.StateNone)
 	b.eventually("payment", func() bool {
 		res, err := b.do("k", "a")

@@ -162,18 +162,14 @@ func TestCompletedKeyIsNeverRunAgainAfterALoss(t *testing.T) {
 
 func TestKeyWithoutEffectLeavesNoMarker(t *testing.T) {
 	b := setupMarked(t, nil)
-	if _, err := b.doWith("k", "a", answers(429)); err != nil {
-		t.Fatal(err)
-	}
+	b.wantAnswer("k", "a", 429)
 	b.wantMarker("k", driver.StateNone)
 	b.wantPayment("k", "a", 1, false)
 }
 
 func TestUnknownOutcomeIsToldAfterALoss(t *testing.T) {
 	b := setupMarked(t, nil)
-	if res, err := b.doWith("k", "a", answers(500)); err != nil || res.Response.Status != 500 {
-		t.Fatalf("Do() = %+v, %v", res, err)
-	}
+	b.wantAnswer("k", "a", 500)
 	b.wantMarker("k", driver.StateUnknown)
 	b.wipe()
 	for range 2 {
@@ -206,9 +202,7 @@ func TestResolverIsAskedAfterALoss(t *testing.T) {
 			b := setupMarked(t, func(p *idem.Policy) {
 				p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil })
 			})
-			if _, err := b.doWith("k", "a", answers(500)); err != nil {
-				t.Fatal(err)
-			}
+			b.wantAnswer("k", "a", 500)
 			b.wantMarker("k", driver.StateUnknown)
 			b.wipe()
 			verdict = tt.resolution
@@ -270,8 +264,7 @@ func TestMarkedKeyNeverFailsOpen(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := b.another(b.marks, broken).Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRefusalBy(b.another(b.marks, broken), b.operation("k", "a"), idem.CodeUnavailable)
 	b.wantRuns(1)
 }
 
@@ -279,9 +272,7 @@ func TestMarkedKeyNeverFailsOpen(t *testing.T) {
 // attempt made, since the marker was left.
 func TestAttemptAfterTheMarkedOneCounts(t *testing.T) {
 	b := setupMarked(t, nil)
-	if _, err := b.doWith("k", "a", answers(500)); err != nil {
-		t.Fatal(err)
-	}
+	b.wantAnswer("k", "a", 500)
 	b.wantMarker("k", driver.StateUnknown)
 	id := idem.NewKeyID("m1", "k")
 	rec, err := b.store.Get(t.Context(), id)

@@ -64,7 +64,7 @@ func TestAResolverCannotExecuteItsOperation(t *testing.T) {
 			return idem.StillUnknown(), nil
 		})
 	}})
-	_, _ = b.doWith("k1", "a", answers(500))
+	b.wantAnswer("k1", "a", 500)
 	if asked != 1 {
 		t.Errorf("the resolver was asked %d times, want once", asked)
 	}

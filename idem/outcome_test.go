@@ -70,7 +70,7 @@ func TestOutcomes(t *testing.T) {
 func TestReleasedKeyRunsAfreshWhateverTheBody(t *testing.T) {
 	for _, doubt := range []idem.InDoubt{idem.LeaveUnknown(), idem.RunAgain()} {
 		b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
-		_, _ = b.doWith("k", "a", answers(429))
+		b.wantAnswer("k", "a", 429)
 		b.wantState("k", driver.StateReleased)
 		if res := b.wantPayment("k", "b", 1, false); res.Attempt != 2 {
 			t.Errorf("attempt = %d, want 2", res.Attempt)

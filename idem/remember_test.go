@@ -105,9 +105,7 @@ func TestARecordWrittenAnewKeepsThePromiseOfTheRoute(t *testing.T) {
 	}
 	t.Run("by an operator", func(t *testing.T) {
 		b := setup(t, parts{policy: remembering})
-		if _, err := b.doWith("k", "a", answers(504)); err != nil {
-			t.Fatal(err)
-		}
+		b.wantAnswer("k", "a", 504)
 		anew := b.newStore()
 		b.engine = b.another(b.locks, &lostAtSettle{Store: b.store, anew: anew})
 		decide(b)
@@ -124,9 +122,7 @@ func TestARecordWrittenAnewKeepsThePromiseOfTheRoute(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, remembering)
-			if _, err := b.doWith("k", "a", answers(504)); err != nil {
-				t.Fatal(err)
-			}
+			b.wantAnswer("k", "a", 504)
 			b.wantMarker("k", driver.StateUnknown)
 			marked(b)
 			b.wipe()

@@ -119,8 +119,7 @@ func TestRunAgainThatIsAbortedKeepsTheBinding(t *testing.T) {
 				var late *idemtest.Late
 				begins.Before("Begin", 2, func() error { late = fail(b); return nil })
 				e := b.another(b.locks, begins, idem.WithObserver(b.observe))
-				_, err := e.Do(t.Context(), b.operation("k", "a"), b.pay)
-				b.wantRefused(err, idem.CodeUnavailable)
+				b.wantRefusalBy(e, b.operation("k", "a"), idem.CodeUnavailable)
 				b.wantRuns(0)
 				b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
 				if late != nil {

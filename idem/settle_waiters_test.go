@@ -140,8 +140,7 @@ func TestWaitOfADuplicateIsOneSum(t *testing.T) {
 		took := make(chan time.Duration, 3)
 		for range cap(took) { // one asks for the lock, and the others wait for that one
 			go func() {
-				_, err := engine.Do(context.Background(), b.operation("k", "a"), b.pay)
-				b.wantRefused(err, idem.CodeInProgress)
+				b.wantRefusalBy(engine, b.operation("k", "a"), idem.CodeInProgress)
 				took <- time.Since(asked)
 			}()
 		}

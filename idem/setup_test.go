@@ -180,6 +180,22 @@ func (b *bundle) wantRefusal(key, body string, code idem.Code) {
 	b.wantRefused(err, code)
 }
 
+// wantAnswer sends a request whose handler answers with a status, and wants that answer.
+func (b *bundle) wantAnswer(key, body string, status int) {
+	b.Helper()
+	res, err := b.doWith(key, body, answers(status))
+	if err != nil || res.Response.Status != status || res.Replayed {
+		b.Fatalf("Do() = %d, replayed %t, %v, want the handler's %d", res.Response.Status, res.Replayed, err, status)
+	}
+}
+
+// wantRefusalBy is wantRefusal at another engine.
+func (b *bundle) wantRefusalBy(e *idem.Engine, op idem.Operation, code idem.Code) {
+	b.Helper()
+	_, err := e.Do(b.Context(), op, b.pay)
+	b.wantRefused(err, code)
+}
+
 // doWhenFree sends a request again until the key is no longer in progress.
 func (b *bundle) doWhenFree(key, body string) (res idem.Result, err error) {
 	b.Helper()

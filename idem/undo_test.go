@@ -186,8 +186,7 @@ func TestRefusedWritesLeaveOpenAttemptsAlone(t *testing.T) {
 		_, err := other.Do(t.Context(), b.operation(fmt.Sprint(n), "a"), b.pay)
 		b.wantRefused(err, idem.CodeUnavailable)
 	}
-	_, err := other.Do(t.Context(), b.operation("k", "a"), b.pay)
-	b.wantRefused(err, idem.CodeInProgress)
+	b.wantRefusalBy(other, b.operation("k", "a"), idem.CodeInProgress)
 	res, err := finish()
 	b.wantPaid(res, err, 1, false)
 }

@@ -193,11 +193,9 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 // A resolver's word that nothing has happened has no response to leave out.
 func TestMisbehavingStoreDoesNotStopResolving(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.NotApplied()) }})
-	if _, err := b.doWith("k", "a", answers(500)); err != nil {
-		t.Fatal(err)
-	}
+	b.wantAnswer("k", "a", 500)
 	b.policy.InDoubt = idem.LeaveUnknown()
-	_, _ = b.doWith("k2", "a", answers(500))
+	b.wantAnswer("k2", "a", 500)
 	b.policy.InDoubt = resolverSays(idem.NotApplied())
 	b.faults.FailBefore("Settle", b.faults.Calls("Settle")+1, driver.ErrResponseInvalid)
 	b.wantRefusal("k2", "a", idem.CodeUnavailable)
