@@ -82,28 +82,6 @@ func balanceOf(c kit.Client, account string) (int64, error) {
 	return c.Via.Balance(ctx, c, account)
 }
 
-// With --wait, duplicates get the outcome instead of a refusal, in the instance
-// that works and in the others.
-func TestDuplicatesThatWaitGetTheOutcome(t *testing.T) {
-	t.Parallel()
-	s := kit.NewSystem(t)
-	one, two := s.Start("one", kit.WithLatency(time.Second), kit.WithFlags("--wait", "30s")), s.Start("two", kit.WithFlags("--wait", "30s"))
-	kit.ForEachTransport(t, func(t *testing.T, via kit.Transport) {
-		key := kit.KeyFor(via, "waiting")
-		first := one.Client(via).StartPay(key, kit.Amount, key)
-		one.WaitLog(t, "at=before-ledger", kit.LogOp(key))
-		here, there := one.Client(via).StartPay(key, kit.Amount, key), two.Client(via).StartPay(key, kit.Amount, key)
-		a := <-first
-		want := kit.WantOnePayment(t, two.Client(via), key)
-		kit.WantPayment(t, "first", a, want)
-		if a.Replayed {
-			t.Errorf("first = %v, want it not marked as replayed", a)
-		}
-		kit.WantReplay(t, "duplicate here", <-here, want)
-		kit.WantReplay(t, "duplicate there", <-there, want)
-	})
-}
-
 // The client hangs up while the payment runs: it is finished all the same.
 func TestClientGoneIsPaidAndReplayed(t *testing.T) {
 	t.Parallel()
@@ -147,31 +125,4 @@ func TestSIGTERMFinishesWhatRuns(t *testing.T) {
 	if locks := s.Locks(s.ZooKeeper()); len(locks) != 0 {
 		t.Errorf("locks = %q, want none", locks)
 	}
-}
-
-// Insufficient funds are an outcome like any other: it is stored and replayed,
-// although the money is there by then.
-func TestInsufficientFundsAreReplayed(t *testing.T) {
-	t.Parallel()
-	s := kit.NewSystem(t)
-	in := s.Start("one")
-	kit.ForEachTransport(t, func(t *testing.T, via kit.Transport) {
-		key, c := kit.KeyFor(via, "poor"), in.Client(via)
-		has, err := balanceOf(c, "alice")
-		if err != nil {
-			t.Fatal(err)
-		}
-		first := c.Pay(key, has+1, key)
-		kit.WantRefusal(t, "first", first, "insufficient-funds")
-		topUp := c.Send(t.Context(), kit.ToPayments, kit.Order{From: "bob", To: "alice", Amount: 500, Currency: "USD", Note: "top-up"}, kit.KeyFor(via, "top-up"))
-		if !topUp.IsPayment() {
-			t.Fatalf("top-up = %v, want it made", topUp)
-		}
-		again := c.Pay(key, has+1, key)
-		kit.WantRefusal(t, "repeat", again, "insufficient-funds")
-		if again.Wire != first.Wire || !again.Replayed || first.Replayed {
-			t.Errorf("repeat = %v, want %v replayed", again, first)
-		}
-		kit.WantNoPayment(t, c, key)
-	})
 }

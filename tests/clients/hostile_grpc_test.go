@@ -25,20 +25,12 @@ var hostileMetadata = []struct {
 }{
 	{"none", nil, "key-missing"},
 	{"empty", []string{""}, "key-invalid"},
-	{"empty quotes", []string{`""`}, "key-invalid"},
 	{"256 bytes", []string{strings.Repeat("k", 256)}, "key-invalid"},
-	{"32 KiB", []string{strings.Repeat("k", 32<<10)}, "key-invalid"},
 	{"1 MiB", []string{strings.Repeat("k", 1<<20)}, "key-invalid"},
 	{"two values", []string{"a", "b"}, "key-invalid"},
-	{"one value twice", []string{"a", "a"}, "key-invalid"},
 	{"list", []string{"a, b"}, "key-invalid"},
-	{"space", []string{"a b"}, "key-invalid"},
-	{"open quote", []string{`"a`}, "key-invalid"},
-	{"text behind quotes", []string{`"a"b`}, "key-invalid"},
 	{"parameters", []string{`"a";x=1`}, "key-invalid"},
-	{"bad escape", []string{`"a\n"`}, "key-invalid"},
 	{"quote inside", []string{`a"b`}, "key-invalid"},
-	{"backslash", []string{`a\b`}, "key-invalid"},
 }
 
 var hostileOrders = []struct {

@@ -81,18 +81,6 @@ func TestKilledHolderWithoutResolverIsUnknown(t *testing.T) {
 	}
 }
 
-// An instance that is started again takes up where its predecessor was killed.
-func TestKilledAndRestartedInstanceResumes(t *testing.T) {
-	s, v, _ := kit.SystemWithVictim(t)
-	all := v.StartPaymentsUpTo(t, "restarted", "at=after-ledger")
-	v.Kill(t)
-	reborn := s.Start("the reborn")
-	kit.ForEachPayment(t, all, func(t *testing.T, r kit.RunningPayment) {
-		c := reborn.Client(r.Via)
-		kit.WantPaidOnce(t, "retry", c, r.Key)
-	})
-}
-
 // wantState is nil while the store has a key in a state.
 func wantState(c kit.Client, key, want string) error {
 	state, err := c.KeyState(key)
