@@ -40,7 +40,7 @@ func TestBasicAuth(t *testing.T) {
 				r.SetBasicAuth(tt.user, tt.password)
 			}
 			var log bytes.Buffer
-			page := console.MustNew(engine, authorise, console.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			page := console.MustNew(engine, authorise, console.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			w := httptest.NewRecorder()
 			page.ServeHTTP(w, r)
 			if guess := tt.user != "" && tt.want == 401; guess != strings.Contains(log.String(), "wrong name or password") || guess && strings.Contains(log.String(), tt.user) {

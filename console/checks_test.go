@@ -16,7 +16,7 @@ import (
 // A check of the service that panics fails, and the process and the other lines live on.
 func TestCheckThatPanics(t *testing.T) {
 	t.Parallel()
-	c := console.MustNew(newEngine(t, memorylock.New(), memorystore.New()), authorise, console.Config{Log: slog.New(slog.DiscardHandler),
+	c := console.MustNew(newEngine(t, memorylock.New(), memorystore.New()), authorise, console.Config{Logger: slog.New(slog.DiscardHandler),
 		Checks: []console.Check{{Name: "Bank", Look: func(context.Context) (console.Level, string) { panic("boom") }}}})
 	w, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/health", nil)
 	req.SetBasicAuth("ada", "secret")

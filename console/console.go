@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -65,8 +66,8 @@ type Config struct {
 	Idemctl bool
 	// Checks are further lines in the strip of health, such as a database or replicas.
 	Checks []Check
-	// Log gets the errors of servers, and every decision. The default is slog.Default().
-	Log *slog.Logger
+	// Logger gets the errors of servers, and every decision. The default is slog.Default().
+	Logger *slog.Logger
 }
 
 // Console is the operator's page. It is safe for concurrent use. Make it with [New].
@@ -99,14 +100,14 @@ func MustNew(engine *idem.Engine, authorise Authorise, cfg ...Config) *Console {
 // [driver.StoreInspector], the console shows earlier decisions, and finds settled records by operation
 // ID. authorise sees every request. cfg may be left out, and there is at most one. The error is for
 // wrong wiring, such as no authorise.
-func New(engine *idem.Engine, authorise Authorise, cfgs ...Config) (*Console, error) {
-	var cfg Config
-	switch {
-	case len(cfgs) > 1:
+func New(engine *idem.Engine, authorise Authorise, cfg ...Config) (*Console, error) {
+	if len(cfg) > 1 {
 		return nil, errors.New("console: New takes at most one Config")
-	case len(cfgs) == 1:
-		cfg = cfgs[0]
 	}
+	return newConsole(engine, authorise, append(slices.Clip(cfg), Config{})[0])
+}
+
+func newConsole(engine *idem.Engine, authorise Authorise, cfg Config) (*Console, error) {
 	switch {
 	case authorise == nil:
 		return nil, errors.New("console: New needs an Authorise: without it everybody could settle payments")
@@ -128,8 +129,8 @@ func New(engine *idem.Engine, authorise Authorise, cfgs ...Config) (*Console, er
 		cfg.TokenKey = make([]byte, 32)
 		_, _ = rand.Read(cfg.TokenKey) // never fails (crypto/rand, since Go 1.24)
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
 	}
 	c := &Console{engine: engine, store: engine.Store(), cfg: cfg, guard: newGuard(&cfg, authorise), mux: http.NewServeMux(), lookUps: make(chan struct{}, mostLookUps)}
 	c.look = operate.Looker{Store: c.store, Policies: policies.Of, Locks: func(*driver.Record) driver.LockInspector { return engine }}

@@ -61,7 +61,7 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 	switch {
 	case errors.Is(err, ErrUnauthorised):
 		if errors.Is(err, errWrongPassword) { // the name is not logged, because it may be a password in the wrong field
-			g.cfg.Log.WarnContext(r.Context(), "console: wrong name or password", "from", r.RemoteAddr)
+			g.cfg.Logger.WarnContext(r.Context(), "console: wrong name or password", "from", r.RemoteAddr)
 		}
 		if challenge := g.challenge(err); challenge != "" {
 			h.Set("WWW-Authenticate", challenge)
@@ -69,19 +69,19 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 		refuse(w, r, http.StatusUnauthorized, "Sign in as an operator.")
 		return
 	case err != nil:
-		g.cfg.Log.WarnContext(r.Context(), "console: refused", "err", err)
+		g.cfg.Logger.WarnContext(r.Context(), "console: refused", "err", err)
 		refuse(w, r, http.StatusForbidden, "You may not use this console.")
 		return
 	}
 	if err := operate.CheckDecision(driver.Decision{By: op.Name}, "Operator.Name", ""); err != nil {
-		g.cfg.Log.ErrorContext(r.Context(), "console: the authoriser names no person", "err", err)
+		g.cfg.Logger.ErrorContext(r.Context(), "console: the authoriser names no person", "err", err)
 		refuse(w, r, http.StatusForbidden, "You may not use this console.")
 		return
 	}
 	r = r.WithContext(context.WithValue(r.Context(), operatorKey{}, op))
 	if r.Method == http.MethodPost {
 		if err := g.origin.Check(r); err != nil {
-			g.cfg.Log.WarnContext(r.Context(), "console: a form from another site was refused", "operator", op.Name, "err", err)
+			g.cfg.Logger.WarnContext(r.Context(), "console: a form from another site was refused", "operator", op.Name, "err", err)
 			refuse(w, r, http.StatusForbidden, "This form does not come from the console. Nothing was done.")
 			return
 		}

@@ -27,8 +27,8 @@ const (
 	None Level = "none" // this instance cannot tell
 )
 
-// Health is a line in the strip.
-type Health struct {
+// healthLine is a line in the strip.
+type healthLine struct {
 	Name  string // such as "Locks"
 	Level Level
 	Text  string // one sentence for an operator; never an error of a server
@@ -55,7 +55,7 @@ const (
 // report is the whole health, at one moment.
 type report struct {
 	At     time.Time
-	Lines  []Health
+	Lines  []healthLine
 	Ages   []ageRow
 	More   bool // there are more open records than were counted
 	Counts counts
@@ -111,17 +111,17 @@ func (c *Console) examine(ctx context.Context) report {
 	rep := report{At: time.Now()}
 	checks := []Check{{"Locks", c.checkLocks}, {"Store", c.checkStore}, {"Replicas", c.checkReplicas}, {"Sweeper", c.sweeps.check}}
 	checks = append(checks, c.cfg.Checks...)
-	lines := make([]Health, len(checks))
+	lines := make([]healthLine, len(checks))
 	var wg sync.WaitGroup
 	for i, check := range checks {
 		wg.Go(func() {
-			lines[i] = Health{Name: check.Name}
+			lines[i] = healthLine{Name: check.Name}
 			lines[i].Level, lines[i].Text = c.run(ctx, check)
 		})
 	}
 	open, domains := c.countOpen(ctx, &rep)
 	wg.Wait()
-	rep.Lines = append([]Health{open}, lines[:2]...)
+	rep.Lines = append([]healthLine{open}, lines[:2]...)
 	rep.Lines = append(append(rep.Lines, domains), lines[2:]...)
 	return rep
 }
@@ -130,7 +130,7 @@ func (c *Console) examine(ctx context.Context) report {
 func (c *Console) run(ctx context.Context, check Check) (level Level, text string) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.cfg.Log.ErrorContext(ctx, "console: a check panicked", "check", check.Name, "panic", p, "stack", string(debug.Stack()))
+			c.cfg.Logger.ErrorContext(ctx, "console: a check panicked", "check", check.Name, "panic", p, "stack", string(debug.Stack()))
 			level, text = Fail, "The check panicked. The log of the service has the reason."
 		}
 	}()
@@ -142,7 +142,7 @@ func (c *Console) checkLocks(ctx context.Context) (Level, string) {
 		return OK, "Joined transactions take the place of locks."
 	}
 	if err := c.engine.PingLock(ctx); err != nil {
-		c.cfg.Log.WarnContext(ctx, "console: lock service", "err", err)
+		c.cfg.Logger.WarnContext(ctx, "console: lock service", "err", err)
 		return Fail, "The lock service does not answer. New requests are refused."
 	}
 	return OK, "The lock service gives out locks."
@@ -156,7 +156,7 @@ func (c *Console) checkStore(ctx context.Context) (Level, string) {
 	case errors.Is(err, driver.ErrStoreLost):
 		return Fail, "The token store has lost its records. New requests are refused. See idemctl store accept."
 	}
-	c.cfg.Log.WarnContext(ctx, "console: token store", "err", err)
+	c.cfg.Logger.WarnContext(ctx, "console: token store", "err", err)
 	return Fail, "The token store does not accept new records. New requests are refused."
 }
 
@@ -182,8 +182,8 @@ func (c *Console) checkReplicas(ctx context.Context) (Level, string) {
 }
 
 // countOpen counts open records by age, and those under lock domains that are not in use.
-func (c *Console) countOpen(ctx context.Context, rep *report) (open, domains Health) {
-	open, domains = Health{Name: "Open"}, Health{Name: "Domains"}
+func (c *Console) countOpen(ctx context.Context, rep *report) (open, domains healthLine) {
+	open, domains = healthLine{Name: "Open"}, healthLine{Name: "Domains"}
 	bounds := []time.Duration{24 * time.Hour, time.Hour, 10 * time.Minute, time.Minute, 0}
 	names := []string{"over a day", "1 hour to 1 day", "10 minutes to 1 hour", "1 to 10 minutes", "under a minute"}
 	for i, name := range names {

@@ -84,7 +84,7 @@ func (c *Console) lookUp(ctx context.Context, route, operationID string) *looked
 	l := &lookedUp{Found: r.found}
 	l.Says, l.Hint, l.More = operate.Printable(l.Says), operate.Printable(l.Hint), operate.Printable(l.More)
 	if r.err != nil {
-		c.cfg.Log.WarnContext(ctx, "console: look-up", "operation", operationID, "err", r.err)
+		c.cfg.Logger.WarnContext(ctx, "console: look-up", "operation", operationID, "err", r.err)
 		l.Failed = operate.OneLine(r.err.Error())
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			l.Failed = fmt.Sprintf("it took longer than %v", lookUpTimeout)
@@ -98,7 +98,7 @@ func (c *Console) lookUp(ctx context.Context, route, operationID string) *looked
 func (c *Console) ask(ctx context.Context, route, operationID string) (f Found, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.cfg.Log.ErrorContext(ctx, "console: the look-up panicked", "panic", p, "stack", string(debug.Stack()))
+			c.cfg.Logger.ErrorContext(ctx, "console: the look-up panicked", "panic", p, "stack", string(debug.Stack()))
 			f, err = Found{}, errors.New("it panicked, and the log of the service has the reason")
 		}
 	}()

@@ -55,7 +55,7 @@ type page struct {
 	Token    string
 	Search   search // what was looked for, to be shown in the form again
 	Scopes   string // what a scope is in this service
-	Strip    []Health
+	Strip    []healthLine
 	Here     string // path of this page below Root
 }
 
@@ -83,7 +83,7 @@ func seeOther(w http.ResponseWriter, location string) {
 func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name string, data any) {
 	var out bytes.Buffer
 	if err := templates[name].ExecuteTemplate(&out, "layout", data); err != nil {
-		c.cfg.Log.ErrorContext(r.Context(), "console: page", "page", name, "err", err)
+		c.cfg.Logger.ErrorContext(r.Context(), "console: page", "page", name, "err", err)
 		http.Error(w, "This page has a fault. See the log of the service.", http.StatusInternalServerError)
 		return
 	}
@@ -111,7 +111,7 @@ func (c *Console) refuse(w http.ResponseWriter, r *http.Request, status int, tex
 // unavailable tells that a server did not answer. The error itself goes to the log, because it may
 // have addresses.
 func (c *Console) unavailable(w http.ResponseWriter, r *http.Request, err error) {
-	c.cfg.Log.ErrorContext(r.Context(), "console: a server did not answer", "path", r.URL.Path, "err", err)
+	c.cfg.Logger.ErrorContext(r.Context(), "console: a server did not answer", "path", r.URL.Path, "err", err)
 	text := "The token store does not answer. The log of the service has the reason."
 	switch {
 	case errors.Is(err, driver.ErrStoreLost):

@@ -118,7 +118,7 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 	}
 	status, problem := c.decide(r.Context(), f, op, r.PostForm)
 	if problem != "" {
-		c.cfg.Log.WarnContext(r.Context(), "console: a settlement was refused", "operation", id.OperationID(), "operator", op.Name,
+		c.cfg.Logger.WarnContext(r.Context(), "console: a settlement was refused", "operation", id.OperationID(), "operator", op.Name,
 			"outcome", r.PostForm.Get("outcome"), "problem", problem)
 	}
 	if problem == "" || problem == changed { // after a redirect, the browser does not send the form again
@@ -183,7 +183,7 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 		policy = *f.Policy
 	}
 	settled, err := c.engine.Decide(ctx, f.ID, rec.Attempt, resolution, d, &policy)
-	log := c.cfg.Log.With(slog.String("operation", f.ID.OperationID()), slog.String("operator", op.Name), slog.Uint64("attempt", uint64(rec.Attempt.Number)))
+	log := c.cfg.Logger.With(slog.String("operation", f.ID.OperationID()), slog.String("operator", op.Name), slog.Uint64("attempt", uint64(rec.Attempt.Number)))
 	switch {
 	case err == nil:
 		log.InfoContext(ctx, "console: an operator settled an attempt", "state", settled.State.String())

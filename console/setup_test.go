@@ -212,7 +212,7 @@ func (r *rig) serve() {
 	r.console, err = console.New(r.engine, authorise, console.Config{Service: "payments", ScopeHint: "the merchant, such as m", Idemctl: true, Challenge: `Basic realm="console"`,
 		Policies: []idem.Policy{r.policy},
 		LookUp:   func(ctx context.Context, route, op string) (console.Found, error) { return r.lookUp(ctx, route, op) },
-		Log:      slog.New(slog.NewTextHandler(r.log, nil))})
+		Logger:   slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func startService(t *testing.T, opts ...memorystore.Option) *service {
 		}
 		return console.Operator{}, console.ErrUnauthorised
 	}
-	page, err = console.New(s.engine, authorise, console.Config{Service: "payments", Log: slog.New(slog.DiscardHandler),
+	page, err = console.New(s.engine, authorise, console.Config{Service: "payments", Logger: slog.New(slog.DiscardHandler),
 		ScopeHint: "the merchant, such as merchant_demo", Idemctl: true,
 		LookUp: func(_ context.Context, _, op string) (console.Found, error) {
 			found, err := s.found, s.lookUpErr
