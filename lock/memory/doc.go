@@ -21,5 +21,6 @@
 // process is ahead of its predecessor unless the clock was set back by more than the
 // predecessor's run. Each Locker has a lock domain of its own with a random name, so
 // a fence is never compared with a fence of an earlier process. [WithDomain] gives
-// that up.
+// that up. A service of one process needs it if its records outlive it, as in a file of SQLite without
+// joined mode. Otherwise an operator retires the domain of each process that crashed.
 package memorylock

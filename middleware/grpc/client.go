@@ -48,8 +48,10 @@ import (
 // sends nothing more that may have an effect, and returns [idem.ErrExecutionEnded].
 // Outside of a handler the key is random.
 //
-// Calls without a key are handed on as they are. The error is for options that contradict
-// themselves.
+// Calls without a key are handed on as they are. The call's context ends an attempt at a server that
+// hangs, and so does an interceptor behind this one that sets a deadline for each attempt.
+//
+// The error is for options that contradict themselves.
 func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, error) {
 	o, err := newClient(opts)
 	if err != nil {
@@ -103,9 +105,7 @@ func (o *clientOptions) unary(ctx context.Context, method string, req, reply any
 	call := o.retry.Start()
 	for {
 		var trailer metadata.MD
-		err := o.attempt(ctx, func(ctx context.Context) error {
-			return invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Trailer(&trailer))...)
-		})
+		err := invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Trailer(&trailer))...)
 		if err == nil {
 			return nil
 		}
@@ -113,24 +113,6 @@ func (o *clientOptions) unary(ctx context.Context, method string, req, reply any
 			return err
 		}
 	}
-}
-
-// attempt sends the call once, for as long as an attempt may take.
-func (o *clientOptions) attempt(ctx context.Context, send func(context.Context) error) error {
-	limit := o.attemptTimeout
-	if limit == 0 {
-		return send(ctx)
-	}
-	started := time.Now()
-	attempt, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	err := send(attempt)
-	// The server knows of the deadline as well, and may answer shortly before it.
-	over := time.Since(started) > limit-limit/50
-	if status.Code(err) == codes.DeadlineExceeded && over && ctx.Err() == nil {
-		return status.Error(codes.Unavailable, "idemgrpc: the attempt was not answered in time")
-	}
-	return err
 }
 
 // withKey returns the context of all attempts, with the key in its metadata. It returns

@@ -226,46 +226,6 @@ func TestClientKeys(t *testing.T) {
 	}
 }
 
-// Only an attempt that took all its time and was not answered is sent again for that. The deadline
-// may be that of a service behind, and the answer may come late.
-func TestClientAttemptTimeoutIsForAttemptsWithoutAnAnswer(t *testing.T) {
-	t.Parallel()
-	const limit = time.Second
-	for name, tt := range map[string]struct {
-		took  time.Duration
-		code  codes.Code
-		again bool
-	}{
-		"no answer":                 {limit, codes.DeadlineExceeded, true},
-		"the server was faster":     {limit - limit/100, codes.DeadlineExceeded, true},
-		"a deadline of the service": {limit / 2, codes.DeadlineExceeded, true}, // once
-		"an answer in time":         {limit / 2, codes.NotFound, false},
-		"an answer at the end":      {limit - 1, codes.NotFound, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				attempts := 0
-				invoke := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
-					if attempts++; attempts > 1 {
-						return nil
-					}
-					if tt.took == limit {
-						<-ctx.Done()
-						return status.FromContextError(ctx.Err()).Err()
-					}
-					time.Sleep(tt.took)
-					return status.Error(tt.code, "x")
-				}
-				err := idemgrpc.MustUnaryClientInterceptor(honoured, idemgrpc.WithAttemptTimeout(limit))(t.Context(), transferMethod, nil, nil, nil, invoke)
-				if (err == nil) != tt.again || !tt.again && (status.Code(err) != tt.code || attempts != 1) {
-					t.Errorf("call = %v after %d attempts, want it sent again: %v", err, attempts, tt.again)
-				}
-			})
-		})
-	}
-}
-
 // A connection can break when the header of a stored outcome has come, and the
 // outcome has not: what is told then is the connection's end, not the outcome.
 func TestClientTakesNoBrokenReplayAsFinal(t *testing.T) {
@@ -299,7 +259,6 @@ func TestClientOptionsThatContradictThemselves(t *testing.T) {
 		"no time":     idemgrpc.WithRetryElapsed(-1),
 		"no function": idemgrpc.WithKeyedMethods(nil),
 		"bad name":    idemgrpc.WithMetadataKey("x-bin"),
-		"time-out":    idemgrpc.WithAttemptTimeout(-1),
 	} {
 		func() {
 			defer func() {

@@ -103,12 +103,11 @@ func checkMetadataKey(name string) error {
 type ClientOption func(*clientOptions)
 
 type clientOptions struct {
-	retry          resend.Policy
-	honoured       bool // the server honours keys
-	attemptTimeout time.Duration
-	metadataKey    string
-	keyed          func(method string) bool
-	callName       func(ctx context.Context, method string) string
+	retry       resend.Policy
+	honoured    bool // the server honours keys
+	metadataKey string
+	keyed       func(method string) bool
+	callName    func(ctx context.Context, method string) string
 }
 
 // WithKeysHonoured states that the server honours keys: a call that comes a second time with the
@@ -128,13 +127,6 @@ func WithRetryBackoff(first, most time.Duration) ClientOption {
 // The default is 1 minute, and with 0 each call is sent once. The call's context bounds it as well.
 func WithRetryElapsed(d time.Duration) ClientOption {
 	return func(o *clientOptions) { o.retry.Elapsed = d }
-}
-
-// WithAttemptTimeout ends a unary attempt without an answer in time, and lets another one
-// follow. It is for servers that hang. By default only the call's context ends an
-// attempt.
-func WithAttemptTimeout(d time.Duration) ClientOption {
-	return func(o *clientOptions) { o.attemptTimeout = d }
 }
 
 // WithKeyedMethods says which methods get a key, by their full names. By default all
@@ -158,11 +150,8 @@ func WithCallName(fn func(ctx context.Context, method string) string) ClientOpti
 }
 
 func (o *clientOptions) validate() error {
-	switch {
-	case o.keyed == nil:
+	if o.keyed == nil {
 		return errors.New("no function says which methods get a key")
-	case o.attemptTimeout < 0:
-		return errors.New("the time-out of an attempt is negative")
 	}
 	if err := checkMetadataKey(o.metadataKey); err != nil {
 		return err

@@ -83,8 +83,8 @@ func (q *Queue) offer(ctx context.Context, t *held.Table, data [][]byte, name st
 func (q *Queue) prepare(data [][]byte) (elements []Element, ops []any, err error) {
 	total := 0
 	for i, d := range data {
-		if len(d) > q.maxElement {
-			return nil, nil, fmt.Errorf("%w: element %d has %d bytes, %d are the most", ErrElementTooLarge, i, len(d), q.maxElement)
+		if len(d) > elementLimit {
+			return nil, nil, fmt.Errorf("%w: element %d has %d bytes, %d are the most", ErrElementTooLarge, i, len(d), elementLimit)
 		}
 		e := Element{ID: line.Unique(), Data: d}
 		op := q.c.Persistent(q.path+"/"+line.Numbered(line.Prefix(element, e.ID), 0), d)

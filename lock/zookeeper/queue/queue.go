@@ -19,8 +19,7 @@ var (
 	// offered.
 	ErrFull = errors.New("zookeeper: queue is full")
 
-	// ErrElementTooLarge means that an element is larger than [WithMaxElement] allows. Nothing was
-	// offered.
+	// ErrElementTooLarge means that an element has more than 512 KiB. Nothing was offered.
 	ErrElementTooLarge = errors.New("zookeeper: queue element is too large")
 
 	// ErrBatchTooLarge means that the elements do not fit into one transaction. Nothing was
@@ -89,11 +88,10 @@ type Element struct {
 // It has more than fifteen methods. Thirteen are what users of a queue expect, and a list of the
 // session (elements.go) does most of the work.
 type Queue struct {
-	c          *held.Client
-	name       string // as given
-	path       string // with the chroot
-	maxLength  int
-	maxElement int
+	c         *held.Client
+	name      string // as given
+	path      string // with the chroot
+	maxLength int
 
 	mu     sync.Mutex
 	latest *elements // of the session in use last
@@ -104,17 +102,15 @@ type Option func(*Queue)
 
 // WithMaxLength bounds the elements of a queue, from 1 to 50,000. A client can list no more. The
 // queue checks the length before it sends an offer, so offers made at the same time may exceed
-// it by their elements. The default is 10,000.
+// it by their elements. The default is 10,000. A lower bound tells producers earlier that the consumers
+// have stopped.
 func WithMaxLength(n int) Option { return func(q *Queue) { q.maxLength = n } }
 
-// WithMaxElement bounds the bytes of an element, from 1 to 960,000. So a transaction stays under
-// the servers' default jute.maxbuffer of 1 MiB. Each delivery by Receive writes the element
-// once more, to count it. The default is 512 KiB.
-func WithMaxElement(bytes int) Option { return func(q *Queue) { q.maxElement = bytes } }
-
 const (
-	lengthLimit  = 50_000
-	elementLimit = 960_000
+	lengthLimit = 50_000
+	// elementLimit bounds the bytes of an element. So a transaction stays under the servers' default
+	// jute.maxbuffer of 1 MiB. Each delivery by Receive writes the element once more, to count it.
+	elementLimit = 512 << 10
 	// batchLimit bounds the bytes of an offer. It leaves room for the pin, the stamp, and the
 	// session's own writes in the same transaction.
 	batchLimit = 1_000_000
@@ -127,17 +123,14 @@ func New(in zookeeper.Space, path string, opts ...Option) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Queue{c: c, name: name, path: full, maxLength: 10_000, maxElement: 512 << 10}
+	q := &Queue{c: c, name: name, path: full, maxLength: 10_000}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(q)
 		}
 	}
-	switch {
-	case q.maxLength < 1 || q.maxLength > lengthLimit:
+	if q.maxLength < 1 || q.maxLength > lengthLimit {
 		return nil, fmt.Errorf("zookeeper: queue %s: a length of %d is not from 1 to %d", name, q.maxLength, lengthLimit)
-	case q.maxElement < 1 || q.maxElement > elementLimit:
-		return nil, fmt.Errorf("zookeeper: queue %s: an element size of %d is not from 1 to %d", name, q.maxElement, elementLimit)
 	}
 	return q, nil
 }

@@ -106,14 +106,14 @@ func TestQueueOrderAcrossWrap(t *testing.T) {
 func TestQueueLimits(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := MustNew(c, "/q", WithMaxLength(3), WithMaxElement(10), nil)
+	q := MustNew(c, "/q", WithMaxLength(3), nil)
 	offer(t, q, "a", strings.Repeat("b", 10))
 	for _, tt := range []struct {
 		q    *Queue
 		data [][]byte
 		want error
 	}{
-		{q, [][]byte{nil, make([]byte, 11)}, ErrElementTooLarge},
+		{q, [][]byte{nil, make([]byte, elementLimit+1)}, ErrElementTooLarge},
 		{q, [][]byte{nil, nil}, ErrFull},
 		{MustNew(c, "/q"), [][]byte{make([]byte, 512<<10), make([]byte, 500<<10)}, ErrBatchTooLarge},
 		{MustNew(c, "/q", WithMaxLength(20_000)), make([][]byte, 12_000), ErrBatchTooLarge},
@@ -124,7 +124,7 @@ func TestQueueLimits(t *testing.T) {
 	}
 	wantQueue(t, q, "a", strings.Repeat("b", 10))
 	for _, q := range []*Queue{
-		MustNew(c, "/q", WithMaxLength(1)), MustNew(c, "/q", WithMaxLength(lengthLimit)), MustNew(c, "/q", WithMaxElement(1)),
+		MustNew(c, "/q", WithMaxLength(1)), MustNew(c, "/q", WithMaxLength(lengthLimit)),
 	} {
 		if _, err := q.Len(bounded(t)); err != nil {
 			t.Errorf("Len() = %v at the limit of an option", err)
@@ -147,8 +147,6 @@ func TestNewRefusesWrongWiring(t *testing.T) {
 		"a namespace that is no path":  {c.Namespace("app"), "/q", nil},
 		"no length":                    {c, "/q", WithMaxLength(0)},
 		"a length that nobody lists":   {c, "/q", WithMaxLength(lengthLimit + 1)},
-		"no bytes":                     {c, "/q", WithMaxElement(-1)},
-		"bytes beyond a transaction":   {c, "/q", WithMaxElement(elementLimit + 1)},
 		"no client":                    {nil, "/q", nil},
 		"a client that is nil":         {none, "/q", nil},
 		"a namespace without a client": {none.Namespace("/app"), "/q", nil},
@@ -171,7 +169,7 @@ func TestNewRefusesWrongWiring(t *testing.T) {
 func TestQueueLargest(t *testing.T) {
 	t.Parallel()
 	c := crowd(t, 1)[0]
-	q := MustNew(c, "/q", WithMaxElement(elementLimit))
+	q := MustNew(c, "/q")
 	large := bytes.Repeat([]byte{0xfe}, elementLimit)
 	if _, err := q.Offer(bounded(t), large); err != nil {
 		t.Fatalf("Offer() of the largest element = %v", err)
