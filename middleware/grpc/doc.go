@@ -100,8 +100,9 @@
 // # Which requests are the same
 //
 // Two requests with one key are the same if method and message are. The message is
-// compared in a canonical wire format that is stable across builds. See
-// [AppendCanonical].
+// compared in a canonical wire format (fingerprint.go) that depends only on the message and its
+// declaration. It stays the same across builds, and when a server learns a new field, if clients write
+// that field in canonical form.
 //
 // Messages of older generators, such as gogo/protobuf, and of descriptors that were loaded at
 // run time work as well. A replay of a type that is not in Google's registry has the bytes of

@@ -20,7 +20,7 @@ var (
 	errUnknown = errors.New("idemgrpc: unknown fields are malformed")
 )
 
-// AppendCanonical appends the canonical form of a message to dst. The form is a
+// appendCanonical appends the canonical form of a message to dst. The form is a
 // serialisation in the protobuf wire format with these properties:
 //
 //   - Fields are in ascending order of their numbers, extensions included. Fields
@@ -39,10 +39,10 @@ var (
 // form. Serialised data inside of a message (google.protobuf.Any, bytes) is taken as it
 // is.
 //
-// The fields of the outermost message in without are left out. AppendCanonical returns
+// The fields of the outermost message in without are left out. appendCanonical returns
 // an error for messages nested deeper than 128 and for malformed unknown fields. dst is
 // unchanged then.
-func AppendCanonical(dst []byte, msg proto.Message, without ...protoreflect.Name) ([]byte, error) {
+func appendCanonical(dst []byte, msg proto.Message, without ...protoreflect.Name) ([]byte, error) {
 	m := msg.ProtoReflect()
 	// Deterministic also has the serialiser decode what it has kept as the client sent it.
 	out, err := proto.MarshalOptions{AllowPartial: true, Deterministic: true}.MarshalAppend(dst, msg)

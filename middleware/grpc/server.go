@@ -107,7 +107,7 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 		Key:       key,
 		Policy:    m.policy,
 		Fingerprint: func(version uint8) (driver.Fingerprint, error) {
-			body, err := AppendCanonical(nil, msg, m.keyField)
+			body, err := appendCanonical(nil, msg, m.keyField)
 			if err != nil {
 				return driver.Fingerprint{}, idem.NewRefusal(idem.CodeBodyInvalid, err)
 			}

@@ -8,9 +8,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
-// Decided is a person's decision about an attempt.
-type Decided = driver.Decided
-
 // keptDecisions is the number of decisions that a shard keeps for all of its keys.
 const keptDecisions = 1000
 
@@ -19,12 +16,12 @@ const keptDecisions = 1000
 // marker and sweeper are not kept. A shard keeps the newest 1,000 decisions about all of
 // its keys. A Redis that loses its data loses them too. The error wraps
 // driver.ErrUnavailable.
-func (s *Store) Decisions(ctx context.Context, id driver.KeyID) ([]Decided, error) {
+func (s *Store) Decisions(ctx context.Context, id driver.KeyID) ([]driver.Decided, error) {
 	entries, err := s.client.LRange(ctx, s.keys.decisions(redisserver.ShardOf(id)), 0, -1).Result()
 	if err != nil {
 		return nil, s.failed(ctx, "decisions", err)
 	}
-	var list []Decided
+	var list []driver.Decided
 	for _, e := range entries {
 		of, d, err := decodeDecided(e)
 		if err != nil {
@@ -48,7 +45,7 @@ const (
 	decidedHeader  = 93
 )
 
-func decodeDecided(e string) (id driver.KeyID, d Decided, err error) {
+func decodeDecided(e string) (id driver.KeyID, d driver.Decided, err error) {
 	f := fields(e)
 	version := f.number(1)
 	d.State, d.At, d.Attempt = driver.State(f.number(1)), f.time(), uint32(f.number(4))

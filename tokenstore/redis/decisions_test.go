@@ -27,7 +27,7 @@ func decide(tb testing.TB, s *Store, id driver.KeyID, a driver.Attempt, state dr
 }
 
 // wantDecisions requires decisions of a key, newest first, as "attempt state by reason".
-func wantDecisions(tb testing.TB, s *Store, id driver.KeyID, want ...string) []Decided {
+func wantDecisions(tb testing.TB, s *Store, id driver.KeyID, want ...string) []driver.Decided {
 	tb.Helper()
 	list, err := s.Decisions(tb.Context(), id)
 	if err != nil {

@@ -109,7 +109,7 @@ func fenced(e *Entry, req driver.BeginRequest, now time.Time) *Entry {
 	left := *e
 	r := &left.Record
 	r.Attempt.Fence, r.Attempt.Nonce = req.Fence, req.Nonce
-	if until := now.Add(KeyTTL(req.KeyTTL)); r.State == driver.StateReleased && until.After(r.KeyExpires) {
+	if until := now.Add(keyTTLOf(req.KeyTTL)); r.State == driver.StateReleased && until.After(r.KeyExpires) {
 		r.KeyExpires = until
 	}
 	return &left
@@ -137,5 +137,5 @@ func stale(r *driver.Record, f driver.Fence) bool {
 	return f.Before(stored) || f == stored && !r.State.Open()
 }
 
-// KeyTTL is d, or the default.
-func KeyTTL(d time.Duration) time.Duration { return cmp.Or(max(d, 0), driver.DefaultKeyTTL) }
+// keyTTLOf is d, or the default.
+func keyTTLOf(d time.Duration) time.Duration { return cmp.Or(max(d, 0), driver.DefaultKeyTTL) }

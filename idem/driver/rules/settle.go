@@ -68,7 +68,7 @@ func settle(e *Entry, st *driver.Settlement, now time.Time, repair bool) (write 
 func longest(r *driver.Record, st *driver.Settlement) (resultTTL, keyTTL time.Duration) {
 	resultTTL, keyTTL = max(st.ResultTTL, r.ResultTTL), max(st.KeyTTL, r.KeyTTL)
 	if st.State != driver.StateUnknown { // which does not end
-		keyTTL = max(KeyTTL(st.KeyTTL), keyTTL)
+		keyTTL = max(keyTTLOf(st.KeyTTL), keyTTL)
 	}
 	if re := st.Repair; re != nil {
 		resultTTL, keyTTL = max(resultTTL, re.ResultTTL), max(keyTTL, re.KeyTTL)
