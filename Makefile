@@ -62,7 +62,7 @@ APIDIFF_VERSION     := v0.0.0-20261014143641-f0251eb4aa3e
 # Modules of their own: what bench measures beside the library, what examples are
 # tested with, and what drives a browser must not become a dependency of the library. A narrower PKG means
 # the library.
-BESIDE  := bench deploy examples/stripe examples/frameworks examples/jobs examples/sql tests/api tests/browser
+BESIDE  := bench deploy examples/stripe examples/frameworks examples/jobs examples/ownhandlers examples/sql tests/api tests/browser
 MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
 # These take longest, so that make test begins with them.

@@ -5,9 +5,11 @@ go 1.26.0
 require (
 	github.com/bsm/redislock v0.9.4
 	github.com/gin-gonic/gin v1.12.0
+	github.com/go-sql-driver/mysql v1.10.1
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/idemkeeper/idemkeeper v0.0.0
+	github.com/idemkeeper/idemkeeper/examples/ownhandlers v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/valyala/fasthttp v1.69.0
@@ -18,6 +20,7 @@ require (
 )
 
 require (
+	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
 	github.com/andybalholm/brotli v1.2.0 // indirect
 	github.com/bytedance/gopkg v0.1.3 // indirect
@@ -65,3 +68,5 @@ require (
 )
 
 replace github.com/idemkeeper/idemkeeper => ../
+
+replace github.com/idemkeeper/idemkeeper/examples/ownhandlers => ../examples/ownhandlers

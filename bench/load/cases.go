@@ -21,21 +21,22 @@ type testCase struct {
 	flow        flow
 	keys        keyPlan
 	connections []int // nil for those of the settings, and also
-	also        int   // one more number of connections; 0 for none
 	zooKeeper   bool  // uses the single ZooKeeper, or the ensemble
 	ensemble    bool
 	redis       bool
 	full        bool // on the Redis with Settings.Records records
-	postgres    bool
+	postgres    bool // at 16 connections too, and the same for MariaDB
+	mariadb     bool
 }
 
 // The number of clients in a duplicate storm, the connections at which the full store is
-// compared with the empty one, and those at which the cases with a database are compared. Their
-// pools of connections to the database have room for so many.
+// compared with the empty one, and those at which the cases with a database are compared. poolSize is the number of
+// connections to the database of each of these services.
 const (
 	stormClients    = 100
 	fullConnections = 64
 	sqlConnections  = 16
+	poolSize        = sqlConnections + 1
 )
 
 // The names that the goals refer to.
@@ -52,8 +53,19 @@ const (
 	idemZooKeeperFull = "idemkeeper-zookeeper-full"
 	plainEnsemble     = "plain-ensemble"
 	idemEnsemble      = "idemkeeper-zookeeper-ensemble"
-	business          = "business"
+	lease             = "lease"
+	replayLease       = "replay-lease"
+	replayRedis       = "replay-redis"
+	own               = "own-postgres"
+	ownBank           = "own-postgres-bank"
+	replayOwn         = "replay-own-postgres"
+	alone             = "business"
+	aloneMariaDB      = "business-mariadb"
+	alonePgx          = "business-pgx"
 	idemJoined        = "idemkeeper-joined"
+	idemPgx           = "idemkeeper-joined-pgx"
+	idemMariaDB       = "idemkeeper-joined-mariadb"
+	replayJoined      = "replay-joined"
 )
 
 // cases is the table to add to.
@@ -61,17 +73,28 @@ var cases = []testCase{
 	{name: bare, flow: bareFlow, keys: fresh},
 	{name: plain, flow: plainFlow, keys: fresh, zooKeeper: true, redis: true},
 	{name: redisLock, flow: redislockFlow, keys: fresh, redis: true},
+	{name: lease, flow: leaseFlow, keys: fresh, redis: true},
 	{name: idemZooKeeper, flow: zooKeeperFlow, keys: fresh, zooKeeper: true, redis: true},
 	{name: idemRedis, flow: redisFlow, keys: fresh, redis: true},
 	{name: get, flow: getFlow, keys: repeated, redis: true},
 	{name: replay, flow: zooKeeperFlow, keys: repeated, zooKeeper: true, redis: true},
+	{name: replayRedis, flow: redisFlow, keys: repeated, redis: true},
+	{name: replayLease, flow: leaseFlow, keys: repeated, redis: true},
 	{name: replayStorm, flow: zooKeeperFlow, keys: repeated, connections: []int{stormClients}, zooKeeper: true, redis: true},
 	{name: stormCase, flow: stormFlow, keys: storm, connections: []int{stormClients}, zooKeeper: true, redis: true},
 	{name: idemZooKeeperFull, flow: zooKeeperFlow, keys: fresh, connections: []int{fullConnections}, zooKeeper: true, redis: true, full: true},
 	{name: plainEnsemble, flow: plainFlow, keys: fresh, zooKeeper: true, ensemble: true, redis: true},
 	{name: idemEnsemble, flow: zooKeeperFlow, keys: fresh, zooKeeper: true, ensemble: true, redis: true},
-	{name: business, flow: businessFlow, keys: fresh, also: sqlConnections, postgres: true},
-	{name: idemJoined, flow: joinedFlow, keys: fresh, also: sqlConnections, postgres: true},
+	{name: alone, flow: businessFlow, keys: fresh, postgres: true},
+	{name: alonePgx, flow: businessPgxFlow, keys: fresh, postgres: true},
+	{name: own, flow: ownFlow, keys: fresh, postgres: true},
+	{name: ownBank, flow: ownBankFlow, keys: fresh, postgres: true},
+	{name: idemJoined, flow: joinedFlow, keys: fresh, postgres: true},
+	{name: idemPgx, flow: joinedPgxFlow, keys: fresh, postgres: true},
+	{name: replayOwn, flow: ownFlow, keys: repeated, postgres: true},
+	{name: replayJoined, flow: joinedFlow, keys: repeated, postgres: true},
+	{name: aloneMariaDB, flow: businessMariaDBFlow, keys: fresh, mariadb: true},
+	{name: idemMariaDB, flow: joinedMariaDBFlow, keys: fresh, mariadb: true},
 }
 
 // selectCases returns the cases of the settings in the order of the table.
@@ -95,8 +118,8 @@ func selectCases(s Settings) ([]testCase, error) {
 		}
 		if c.connections == nil {
 			c.connections = slices.Clone(s.Connections)
-			if c.also > 0 && !slices.Contains(c.connections, c.also) {
-				c.connections = append(c.connections, c.also)
+			if (c.postgres || c.mariadb) && !slices.Contains(c.connections, sqlConnections) {
+				c.connections = append(c.connections, sqlConnections)
 			}
 		}
 		selected = append(selected, c)

@@ -53,6 +53,9 @@ func p50(name string, connections int) measured {
 	return figure(name, connections, func(w Window) float64 { return w.P50 })
 }
 
+// trip is the time of one GET at one connection, over the network with the delay.
+var trip = p50(get, 1)
+
 func processor(name string, connections int) measured {
 	return figure(name, connections, func(w Window) float64 { return w.Processor })
 }
@@ -89,8 +92,31 @@ var goals = []goal{
 	{name: "storm-rate-vs-replay", on: loopback, of: rate(stormCase, stormClients), peer: rate(replayStorm, stormClients), atLeast: true, value: 0.8},
 	{name: "storm-locks-per-key", of: locksPerKey(stormCase, stormClients), value: 1},
 	{name: "record-bytes-without-body", of: recordWithoutBody, value: 420},
-	{name: "joined-16-rate-vs-business", on: loopback, of: rate(idemJoined, sqlConnections), peer: rate(business, sqlConnections), atLeast: true, value: 0.71},
+	{name: "joined-16-rate-vs-business", on: loopback, of: rate(idemJoined, sqlConnections), peer: rate(alone, sqlConnections), atLeast: true, value: 0.71},
 	{name: "full-store-64-rate-vs-empty", on: loopback, of: rate(idemZooKeeperFull, fullConnections), peer: rate(idemZooKeeper, fullConnections), atLeast: true, value: 0.9},
+
+	{name: "zookeeper-64-processor-vs-plain", on: loopback, of: processor(idemZooKeeper, 64), peer: processor(plain, 64), value: 1},
+	{name: "zookeeper-256-processor-vs-plain", on: loopback, of: processor(idemZooKeeper, 256), peer: processor(plain, 256), value: 0.8},
+	{name: "joined-16-rate-vs-own", on: loopback, of: rate(idemJoined, sqlConnections), peer: rate(own, sqlConnections), atLeast: true, value: 0.75},
+	{name: "joined-pgx-16-rate-vs-own", on: loopback, of: rate(idemPgx, sqlConnections), peer: rate(own, sqlConnections), atLeast: true, value: 0.75},
+
+	{name: "redis-1-p50-in-trips", on: delayed, of: p50(idemRedis, 1), peer: trip, value: 2.2},
+	{name: "redis-8-p50-in-trips", on: delayed, of: p50(idemRedis, 8), peer: trip, value: 2.7},
+	{name: "redis-64-p50-in-trips", on: delayed, of: p50(idemRedis, 64), peer: trip, value: 3},
+	{name: "redis-64-rate-vs-redislock", on: delayed, of: rate(idemRedis, 64), peer: rate(redisLock, 64), atLeast: true, value: 1.6},
+	{name: "zookeeper-1-p50-vs-plain", on: delayed, of: p50(idemZooKeeper, 1), peer: p50(plain, 1), value: 1.05},
+	{name: "zookeeper-8-p50-vs-plain", on: delayed, of: p50(idemZooKeeper, 8), peer: p50(plain, 8), value: 1.05},
+	{name: "zookeeper-64-p50-vs-plain", on: delayed, of: p50(idemZooKeeper, 64), peer: p50(plain, 64), value: 1.05},
+	{name: "zookeeper-1-rate-vs-plain", on: delayed, of: rate(idemZooKeeper, 1), peer: rate(plain, 1), atLeast: true, value: 0.95},
+	{name: "zookeeper-8-rate-vs-plain", on: delayed, of: rate(idemZooKeeper, 8), peer: rate(plain, 8), atLeast: true, value: 0.95},
+	{name: "zookeeper-64-rate-vs-plain", on: delayed, of: rate(idemZooKeeper, 64), peer: rate(plain, 64), atLeast: true, value: 0.95},
+	{name: "replay-8-p50-in-trips", on: delayed, of: p50(replay, 8), peer: trip, value: 1.4},
+	{name: "replay-64-p50-in-trips", on: delayed, of: p50(replay, 64), peer: trip, value: 1.4},
+	{name: "joined-16-p50-vs-business", on: delayed, of: p50(idemJoined, sqlConnections), peer: p50(alone, sqlConnections), value: 1.12},
+	{name: "joined-16-rate-vs-own", on: delayed, of: rate(idemJoined, sqlConnections), peer: rate(own, sqlConnections), atLeast: true, value: 1},
+	{name: "joined-pgx-16-p50-vs-business", on: delayed, of: p50(idemPgx, sqlConnections), peer: p50(alonePgx, sqlConnections), value: 1.12},
+	{name: "joined-pgx-16-rate-vs-own", on: delayed, of: rate(idemPgx, sqlConnections), peer: rate(own, sqlConnections), atLeast: true, value: 1},
+	{name: "joined-mariadb-16-p50-vs-business", on: delayed, of: p50(idemMariaDB, sqlConnections), peer: p50(aloneMariaDB, sqlConnections), value: 1.5},
 }
 
 // GoalResult is a goal of which everything was measured.

@@ -28,34 +28,6 @@ type Settings struct {
 	Profile     string        `json:"-"`       // file for the processor profile of the one case, or ""
 }
 
-// Result is everything that was measured.
-type Result struct {
-	Machine  string       `json:"machine"`
-	Settings Settings     `json:"settings"`
-	Cases    []CaseResult `json:"cases"`
-	Records  *Records     `json:"records,omitempty"`
-	Goals    []GoalResult `json:"goals"`
-}
-
-// CaseResult has the windows of a case at one number of connections.
-type CaseResult struct {
-	Case        string   `json:"case"`
-	Connections int      `json:"connections"`
-	Trips       int      `json:"trips"` // on the critical path, with a delay only. See trips
-	Median      Window   `json:"median"`
-	Rounds      []Window `json:"rounds"`
-}
-
-// find returns nil if that was not measured.
-func (r *Result) find(name string, connections int) *CaseResult {
-	for i := range r.Cases {
-		if c := &r.Cases[i]; c.Case == name && c.Connections == connections {
-			return c
-		}
-	}
-	return nil
-}
-
 // measurement is a run under way.
 type measurement struct {
 	Settings
@@ -69,6 +41,7 @@ type measurement struct {
 	redis, fullRedis    *redisServer
 	zooKeeper, ensemble *zooKeeperServers
 	postgres            *testserver.Postgres
+	mariadb             *testserver.MariaDB
 }
 
 // runningCase is a case with its service.
@@ -92,8 +65,8 @@ func Measure(ctx context.Context, tb testing.TB, s Settings, log io.Writer) (_ *
 	if err != nil {
 		return nil, err
 	}
-	if s.Rounds < 1 {
-		return nil, fmt.Errorf("%d rounds", s.Rounds)
+	if s.Rounds < 1 || s.Delay < 0 {
+		return nil, fmt.Errorf("%d rounds with a delay of %v", s.Rounds, s.Delay)
 	}
 	if s.Profile != "" && len(selected) != 1 {
 		return nil, fmt.Errorf("a profile is of one case, and %d cases are selected", len(selected))
@@ -139,6 +112,9 @@ func (m *measurement) tellComplaints() {
 
 func (m *measurement) close() error {
 	var all error
+	for _, c := range m.running { // all at once, because a program with the race detector takes a second to end
+		c.service.end()
+	}
 	for _, c := range m.running {
 		if err := c.service.close(); err != nil {
 			all = errors.Join(all, fmt.Errorf("%s: %w", c.name, err))
@@ -158,35 +134,10 @@ func (m *measurement) start(ctx context.Context, c testCase) error {
 	// As long as the default prefix of the token store, because keys count among a record's bytes.
 	prefix := fmt.Sprintf("ld%02d", len(m.running))
 	r := &runningCase{testCase: c, prefix: prefix, keys: rand.Text()[:16]}
-	config := serviceConfig{Case: c.name, Prefix: r.prefix, Profile: m.Profile}
-	if c.redis {
-		var err error
-		if r.redis, err = m.redisFor(c); err != nil {
-			return err
-		}
-		if config.Redis, err = m.proxy.url(r.redis.URL()); err != nil {
-			return err
-		}
-		r.pids.Redis = []int{r.redis.PID()}
+	config, err := m.servers(ctx, r)
+	if err != nil {
+		return err
 	}
-	if c.postgres {
-		var err error
-		if config.Postgres, err = m.databaseFor(ctx, c); err != nil {
-			return err
-		}
-	}
-	if c.zooKeeper {
-		servers := m.zooKeeperFor(c)
-		for _, host := range servers.hosts {
-			address, err := m.proxy.address(host)
-			if err != nil {
-				return err
-			}
-			config.ZooKeeper = append(config.ZooKeeper, address)
-		}
-		r.pids.ZooKeeper, r.asked = servers.pids, servers.hosts[0]
-	}
-	var err error
 	if r.service, err = startProcess(ctx, roleService); err != nil {
 		return err
 	}
@@ -298,26 +249,4 @@ func (m *measurement) add(r *runningCase, connections int, w Window) {
 		c = &m.result.Cases[len(m.result.Cases)-1]
 	}
 	c.Rounds = append(c.Rounds, w)
-}
-
-// medianOf takes the median of each figure.
-func medianOf(rounds []Window) (w Window) {
-	for i, figure := range w.figures() {
-		var values []float64
-		for _, r := range rounds {
-			values = append(values, *r.figures()[i])
-		}
-		*figure = median(values)
-	}
-	return w
-}
-
-// median needs at least one value.
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	half := len(sorted) / 2
-	if len(sorted)%2 == 1 {
-		return sorted[half]
-	}
-	return (sorted[half-1] + sorted[half]) / 2
 }

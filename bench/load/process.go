@@ -102,13 +102,16 @@ func (p *process) failed(err error) error {
 	return errors.Join(err, p.close())
 }
 
+// end lets the process end. The caller calls close too.
+func (p *process) end() { _ = p.in.Close() }
+
 // close ends the process and waits for that. The second call does nothing.
 func (p *process) close() error {
 	if p.closed {
 		return nil
 	}
 	p.closed = true
-	_ = p.in.Close()
+	p.end()
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("%w\n%s", err, p.errors.String())
 	}

@@ -22,6 +22,42 @@ type zooKeeperServers struct {
 	pids  []int
 }
 
+// servers starts those that the case is the first to need, and says how its service reaches them.
+func (m *measurement) servers(ctx context.Context, r *runningCase) (config serviceConfig, err error) {
+	config = serviceConfig{Case: r.name, Prefix: r.prefix, Profile: m.Profile}
+	if r.testCase.redis {
+		if r.redis, err = m.redisFor(r.testCase); err != nil {
+			return config, err
+		}
+		if config.Redis, err = m.proxy.url(r.redis.URL()); err != nil {
+			return config, err
+		}
+		r.pids.Redis = []int{r.redis.PID()}
+	}
+	if r.postgres {
+		if config.Postgres, err = m.postgresFor(ctx, r.testCase); err != nil {
+			return config, err
+		}
+	}
+	if r.mariadb {
+		if config.MariaDB, err = m.mariadbFor(ctx, r.testCase); err != nil {
+			return config, err
+		}
+	}
+	if r.zooKeeper {
+		servers := m.zooKeeperFor(r.testCase)
+		for _, host := range servers.hosts {
+			address, err := m.proxy.address(host)
+			if err != nil {
+				return config, err
+			}
+			config.ZooKeeper = append(config.ZooKeeper, address)
+		}
+		r.pids.ZooKeeper, r.asked = servers.pids, servers.hosts[0]
+	}
+	return config, nil
+}
+
 func (m *measurement) redisFor(c testCase) (*redisServer, error) {
 	which := &m.redis
 	if c.full {
@@ -40,10 +76,10 @@ func (m *measurement) redisFor(c testCase) (*redisServer, error) {
 	return *which, nil
 }
 
-// databaseFor makes a database for a case, and returns its URL.
-func (m *measurement) databaseFor(ctx context.Context, c testCase) (string, error) {
+// postgresFor makes a database for a case, and returns its URL.
+func (m *measurement) postgresFor(ctx context.Context, c testCase) (string, error) {
 	if m.postgres == nil {
-		m.postgres = testserver.StartPostgres(m.tb)
+		m.postgres = testserver.StartPostgres(m.tb, "-c", "fsync=off", "-c", "max_connections=400")
 	}
 	u, err := url.Parse(m.postgres.URL())
 	if err != nil {
@@ -59,6 +95,31 @@ func (m *measurement) databaseFor(ctx context.Context, c testCase) (string, erro
 	}
 	u.Path = c.name
 	return m.proxy.url(u.String())
+}
+
+// mariadbFor makes a database for a case, and returns its data source name.
+func (m *measurement) mariadbFor(ctx context.Context, c testCase) (string, error) {
+	if m.mariadb == nil {
+		m.mariadb = testserver.StartMariaDB(m.tb, "--innodb-flush-method=nosync")
+	}
+	u, err := url.Parse(m.mariadb.URL())
+	if err != nil {
+		return "", err
+	}
+	// The driver sends arguments within the statement, which saves a trip for each of them.
+	name := func(address, database string) string {
+		return fmt.Sprintf("%s@tcp(%s)/%s?interpolateParams=true", u.User.Username(), address, database)
+	}
+	db, err := sql.Open("mysql", name(u.Host, ""))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(ctx, fmt.Sprintf("CREATE DATABASE `%s`", c.name)); err != nil {
+		return "", err
+	}
+	address, err := m.proxy.address(u.Host)
+	return name(address, c.name), err
 }
 
 func (m *measurement) zooKeeperFor(c testCase) *zooKeeperServers {

@@ -24,6 +24,7 @@ type serviceConfig struct {
 	Redis     string // URL
 	ZooKeeper []string
 	Postgres  string // URL of a database of the case's own
+	MariaDB   string // the same as the driver's data source name
 	Prefix    string // of the keys in Redis
 	Profile   string // file, or ""
 }
