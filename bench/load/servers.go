@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"net/url"
+	"slices"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -31,6 +32,9 @@ func (m *measurement) servers(ctx context.Context, r *runningCase) (config servi
 		}
 		if config.Redis, err = m.proxy.url(r.redis.URL()); err != nil {
 			return config, err
+		}
+		if m.Delay > 0 {
+			config.RedisPool = slices.Max(append(slices.Clone(m.Connections), stormClients))
 		}
 		r.pids.Redis = []int{r.redis.PID()}
 	}

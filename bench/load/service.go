@@ -22,6 +22,7 @@ import (
 type serviceConfig struct {
 	Case      string
 	Redis     string // URL
+	RedisPool int    // connections, or 0 for the default of go-redis
 	ZooKeeper []string
 	Postgres  string // URL of a database of the case's own
 	MariaDB   string // the same as the driver's data source name
