@@ -71,14 +71,18 @@ type noLogger struct{}
 
 func (noLogger) Printf(string, ...any) {}
 
-// redisClient is the same for every case. Over a network its pool has a connection for each client of the run. The default of
+// redisClient is one client for lock and records, the same for every case. Over a network its pool has a connection for each client of the run. The default of
 // go-redis, ten for each processor, would bound the flows that send their calls one by one: at 2 ms a trip, 20
 // connections carry 10,000 calls a second. On loopback the default is enough.
 func (s *service) redisClient() (goredis.UniversalClient, error) {
+	if s.redis != nil {
+		return s.redis, nil
+	}
 	client, err := redisstore.Connect(s.config.Redis, func(o *goredis.UniversalOptions) { o.PoolSize = s.config.RedisPool })
 	if err != nil {
 		return nil, err
 	}
+	s.redis = client
 	s.onClose(func(context.Context) error { return client.Close() })
 	return client, nil
 }
