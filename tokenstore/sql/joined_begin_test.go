@@ -313,3 +313,19 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 		s.wantOnePayment("k1")
 	})
 }
+
+func TestJoinedStoreThatIsReadOnly(t *testing.T) {
+	t.Parallel()
+	ctx, id := t.Context(), idem.NewKeyID("merchant", "k1")
+	b := onSQLite
+	j, err := b.store(t, b.migrated(t), WithReadOnly(), WithSoleProcess()).Joined()
+	must(t, err)
+	_, begin := j.BeginJoined(ctx, id, joinedRequest(driver.ClientKey))
+	_, bind := j.Bind(ctx, id, driver.Fingerprint{Version: 1}, time.Hour)
+	_, probe := j.Probe(ctx, id)
+	for method, err := range map[string]error{"BeginJoined": begin, "Bind": bind, "Probe": probe} {
+		if !errors.Is(err, ErrReadOnly) {
+			t.Errorf("%s() = %v, want %v", method, err, ErrReadOnly)
+		}
+	}
+}

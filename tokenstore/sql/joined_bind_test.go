@@ -3,9 +3,13 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -84,5 +88,83 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 		if first, second := bodies(); err != nil || bound != first && bound != second {
 			t.Errorf("Bind() = %v, %v, want one of the two", bound, err)
 		}
+	})
+}
+
+// A handler that calls other systems does not run if its fingerprint cannot be bound.
+func TestJoinedHandlerDoesNotRunWithoutItsBinding(t *testing.T) {
+	t.Parallel()
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
+		s.with(s.paying(http.StatusBadGateway))
+		s.want(s.pay("k1"), answer{status: 502, body: "paid"})
+		runs := s.runs
+		mustExec(s, s.pools.write, s.joined.names.sql("UPDATE {bindings} SET fingerprint = ?"), []byte("short"))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		mustExec(s, s.pools.write, "DROP TABLE idem_bindings")
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		if s.runs != runs {
+			s.Errorf("the handler ran %d more times, want 0", s.runs-runs)
+		}
+		s.wantPayments(0)
+	})
+}
+
+// 3. Two bodies at once: one of them is bound.
+func TestJoinedBindingDecidesBetweenTwoBodiesAtOnce(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		for i := range 20 {
+			s.bindBoth(idOf(fmt.Sprint(i)), func() {})
+		}
+	})
+}
+
+// 3. A binding ends with the key's time to live, and every attempt extends it. Neither a shorter time nor another body
+// does.
+func TestJoinedBindingLastsForTheKeysTime(t *testing.T) {
+	t.Parallel()
+	onEachService(t, serviceParts{}, func(s *service) {
+		id, ctx := idOf("k1"), context.Background()
+		first, second := bodies()
+		if got, err := s.joined.Bind(ctx, id, first, time.Microsecond); err != nil || got != first {
+			s.Errorf("Bind() = %v, %v, want %v", got, err, first)
+		}
+		s.eventually("the binding expires", func() bool {
+			got, err := s.joined.Bind(ctx, id, second, 10*time.Minute)
+			return err == nil && got == second
+		})
+		for _, c := range []struct {
+			fp         driver.Fingerprint
+			ttl, lasts time.Duration
+		}{{first, 2 * time.Hour, 10 * time.Minute}, {second, time.Hour, time.Hour}, {second, time.Minute, time.Hour}, {first, 2 * time.Hour, time.Hour}} {
+			got, err := s.joined.Bind(ctx, id, c.fp, c.ttl)
+			left := time.Duration(get[int64](s, s.pools.read, s.joined.names.sql("SELECT expires - {clock} FROM {bindings}"))) * time.Microsecond
+			if err != nil || got != second || left > c.lasts || left < c.lasts-5*time.Minute {
+				s.Errorf("Bind() for %v = %v, %v, and it lasts for %v, want %v for %v", c.ttl, got, err, left, second, c.lasts)
+			}
+		}
+	})
+}
+
+// 3. A bank was called for 100, and then everything was rolled back.
+func TestJoinedRetryForAnotherAmountIsRefusedAfterABankWasCalled(t *testing.T) {
+	t.Parallel()
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
+		var keys []string
+		s.with(func(c *gin.Context) {
+			key, err := idem.DownstreamKey(c, "bank")
+			if err != nil {
+				s.Error(err)
+			}
+			keys = append(keys, key)
+			s.paying(http.StatusBadGateway)(c)
+		})
+		s.want(s.payAmount("k1", 100), answer{status: 502, body: "paid"})
+		s.want(s.payAmount("k1", 900), refused(422, idem.CodeKeyReused))
+		s.want(s.payAmount("k1", 100), answer{status: 502, body: "paid"})
+		if len(keys) != 2 || keys[0] != keys[1] {
+			s.Errorf("the bank saw the keys %q, want the same one twice", keys)
+		}
+		s.wantPayments(0)
+		s.wantOnePayment("k1")
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
@@ -137,4 +139,32 @@ func TestBrokenSessionLeavesThePool(t *testing.T) {
 			t.Errorf("Close(broken %t) leaves %d connections", broken, n)
 		}
 	}
+}
+
+// CheckOwner is the gate before a call to another system. It is closed once the transaction has gone.
+func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
+	t.Parallel()
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
+		check := func(statement string, want error) {
+			s.Helper()
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				if _, err := idem.CheckOwner(c); err != nil {
+					s.Errorf("CheckOwner() in the transaction = %v, want <nil>", err)
+				}
+				_, _ = tx.Exec(statement)
+				if _, err := idem.CheckOwner(c); !errors.Is(err, want) {
+					s.Errorf("CheckOwner() after %s = %v, want %v", statement, err, want)
+				}
+				return errors.New("give up")
+			}))
+			if a := s.pay(statement); a.status < 400 {
+				s.Errorf("the answer after %s is %v, want an error", statement, a)
+			}
+		}
+		check("ROLLBACK", driver.ErrEscaped)
+		if s.backend.dialect == dialect.PostgreSQL {
+			check("INSERT INTO nowhere VALUES (1)", driver.ErrUnavailable)
+		}
+		s.wantPayments(0)
+	})
 }

@@ -85,18 +85,6 @@ var hindrances = []hindrance{
 	}},
 }
 
-// wait waits for a condition, and reports whether it came true.
-func wait(t *testing.T, what string, ok func() bool) bool {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Errorf("never happened: %s", what)
-			return false
-		}
-	}
-	return true
-}
-
 // escapes are what a handler does to its transaction before it pays on. "pay" is its payment.
 var escapes = map[string][]string{
 	"nothing":               {"pay"},

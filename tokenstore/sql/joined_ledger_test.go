@@ -147,43 +147,41 @@ func TestSettingsOfMySQLThatAreRefused(t *testing.T) {
 	}
 }
 
-// The connection is killed after the last statement of the handler. That is named, and a retry runs.
-func TestJoinedConnectionThatIsKilledBeforeCommitIsNamed(t *testing.T) {
+// What keeps the payment from its COMMIT is named, and a retry runs: the connection is killed after the last statement of
+// the handler, or rows that it has left open keep the driver from sending anything.
+func TestJoinedReasonOfARollbackIsNamedOnMySQL(t *testing.T) {
 	t.Parallel()
-	onMariaDB(t, serviceParts{}, func(s *service) {
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			err := s.insert(c, tx)
+	for name, c := range map[string]struct {
+		last   func(s *service, tx *sql.Tx) error
+		reason error
+	}{
+		"a lost connection": {func(s *service, tx *sql.Tx) error {
 			var id int
-			err = errors.Join(err, tx.QueryRow("SELECT CONNECTION_ID()").Scan(&id))
+			err := tx.QueryRow("SELECT CONNECTION_ID()").Scan(&id)
 			mustExec(s, s.pools.read, fmt.Sprint("KILL ", id))
-			c.String(http.StatusCreated, "paid")
 			return err
-		}))
-		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-		if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], errConnectionLost) {
-			s.Errorf("the developer was told %v, want %v", told, errConnectionLost)
-		}
-		if told := s.saw(telemetry.EventMisused); len(told) > 0 {
-			s.Errorf("the handler was blamed: %v", told)
-		}
-		s.wantOnePayment("k1")
-	})
-}
-
-// Rows that the handler has left open keep the driver from sending anything. That is named.
-func TestJoinedRowsLeftOpenAreNamedOnMySQL(t *testing.T) {
-	t.Parallel()
-	onMariaDB(t, serviceParts{}, func(s *service) {
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			err := s.insert(c, tx)
-			_, rowsErr := tx.Query("SELECT op FROM payments UNION ALL SELECT 'x'") //nolint:rowserrcheck,sqlclosecheck // that is the misuse
-			c.String(http.StatusCreated, "paid")
-			return errors.Join(err, rowsErr)
-		}))
-		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-		if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], ErrRowsOpen) {
-			s.Errorf("the developer was told %v and %v, want %v", told, s.saw(telemetry.EventMisused), ErrRowsOpen)
-		}
-		s.wantOnePayment("k1")
-	})
+		}, errConnectionLost},
+		"open rows": {func(_ *service, tx *sql.Tx) error {
+			_, err := tx.Query("SELECT op FROM payments UNION ALL SELECT 'x'") //nolint:rowserrcheck,sqlclosecheck // that is the misuse
+			return err
+		}, ErrRowsOpen},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMariaDB(t, serviceParts{}, func(s *service) {
+				s.with(s.inTx(func(gc *gin.Context, tx *sql.Tx) error {
+					err := errors.Join(s.insert(gc, tx), c.last(s, tx))
+					gc.String(http.StatusCreated, "paid")
+					return err
+				}))
+				s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+				if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], c.reason) {
+					s.Errorf("the developer was told %v, want %v", told, c.reason)
+				}
+				if told := s.saw(telemetry.EventMisused); len(told) > 0 {
+					s.Errorf("the handler was blamed: %v", told)
+				}
+				s.wantOnePayment("k1")
+			})
+		})
+	}
 }

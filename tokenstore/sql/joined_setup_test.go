@@ -318,3 +318,74 @@ func (s *service) wantNothingOpen(when string) {
 		})
 	}
 }
+
+// onMariaDB runs a test on MariaDB, and on MySQL if a server is named.
+func onMariaDB(t *testing.T, p serviceParts, f func(s *service)) {
+	t.Helper()
+	onEach(t, func(t *testing.T, b backend) {
+		if b.dialect == dialect.MySQL {
+			f(startService(t, b, p))
+		}
+	})
+}
+
+// startOn starts a service on one database.
+func startOn(t *testing.T, d dialect.Dialect, p serviceParts) *service {
+	t.Helper()
+	for _, b := range backends() {
+		if b.dialect == d {
+			return startService(t, b, p)
+		}
+	}
+	t.Fatalf("no %v", d)
+	return nil
+}
+
+// eventually waits for a condition.
+func (s *service) eventually(what string, ok func() bool) {
+	s.Helper()
+	if !wait(s.T, what, ok) {
+		s.FailNow()
+	}
+}
+
+// wantOnePayment retries a key until it is answered, and wants one payment.
+func (s *service) wantOnePayment(key string) {
+	s.Helper()
+	s.with(s.paying(http.StatusCreated))
+	s.eventually("the retry is answered with the payment", func() bool {
+		a := s.pay(key)
+		if a.code != "" && a.code != string(idem.CodeUnavailable) && a.code != string(idem.CodeInProgress) {
+			s.Fatalf("retry = %v", a)
+		}
+		return a.status == 201
+	})
+	s.want(s.pay(key), paidBefore)
+	s.wantPayments(1)
+}
+
+// wantMisuse wants the developer to have been told once.
+func (s *service) wantMisuse(want error) {
+	s.Helper()
+	if told := s.saw(telemetry.EventMisused); len(told) != 1 || !errors.Is(told[0], want) {
+		s.Errorf("the developer was told %v, want %v", told, want)
+	}
+}
+
+// wantCleanPool looks at every connection for what a transaction has left.
+func (s *service) wantCleanPool() {
+	s.Helper()
+	for range s.pools.write.Stats().OpenConnections {
+		conn, err := s.pools.write.Conn(context.Background())
+		must(s, err)
+		defer conn.Close()
+		var autocommit, wait, global int
+		err = conn.QueryRowContext(context.Background(), "SELECT @@autocommit, @@wait_timeout, @@global.wait_timeout").Scan(&autocommit, &wait, &global)
+		if err == nil {
+			_, err = conn.ExecContext(context.Background(), "UPDATE payments SET amount = amount")
+		}
+		if err != nil || autocommit != 1 || wait != global {
+			s.Errorf("a connection of the pool has autocommit %d, wait_timeout %d, %v, want 1, %d", autocommit, wait, err, global)
+		}
+	}
+}

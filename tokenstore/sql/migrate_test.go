@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -58,7 +59,7 @@ func TestNamesOfTables(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.fresh(t)
-		opts := []Option{WithTablePrefix("Payments_")}
+		opts := []Option{WithTablePrefix("Payments_" + strings.Repeat("x", 38))} // the longest one
 		if b.kind().Schemas {
 			schema := freshName(t)
 			mustExec(t, p.write, "CREATE SCHEMA "+schema)
@@ -75,4 +76,18 @@ func TestNamesOfTables(t *testing.T) {
 			t.Errorf("Migrate() beside it = %v, want <nil>", err)
 		}
 	})
+}
+
+func TestStatementsOfAFile(t *testing.T) {
+	t.Parallel()
+	const file = "-- about; this\nCREATE TABLE a (\n\tx int, -- with; a comment\n\ty int\n);\n\nDO $$\nBEGIN\n\tx;\nEND $$;\nCREATE TABLE b (z int);\n"
+	block := "DO $$\nBEGIN\n\tx;\nEND $$"
+	for comments, first := range map[bool]string{
+		false: "CREATE TABLE a (\n\tx int,\n\ty int\n)",
+		true:  "CREATE TABLE a (\n\tx int, -- with; a comment\n\ty int\n)",
+	} {
+		if got, want := splitStatements(file, comments), []string{first, block, "CREATE TABLE b (z int)"}; !slices.Equal(got, want) {
+			t.Errorf("splitStatements(%t) = %q, want %q", comments, got, want)
+		}
+	}
 }

@@ -90,18 +90,6 @@ func TestWithReadOnly(t *testing.T) {
 	})
 }
 
-func TestVisibility(t *testing.T) {
-	t.Parallel()
-	b := onSQLite
-	p := b.migrated(t)
-	if v := b.store(t, p).Visibility(); v != driver.VisibilityShared {
-		t.Errorf("Visibility() = %v, want %v", v, driver.VisibilityShared)
-	}
-	if v := b.store(t, p, WithSoleProcess()).Visibility(); v != driver.VisibilityProcess {
-		t.Errorf("Visibility() with one process = %v, want %v", v, driver.VisibilityProcess)
-	}
-}
-
 func TestWrongOptions(t *testing.T) {
 	t.Parallel()
 	db := freshSQLite(t).write
@@ -114,6 +102,7 @@ func TestWrongOptions(t *testing.T) {
 		"a schema in SQLite":  {dialect.SQLite, []Option{WithSchema("x")}, "no schemas"},
 		"a quote in a schema": {dialect.PostgreSQL, []Option{WithSchema(`x"; DROP TABLE y; --`)}, "letters, digits and underscores"},
 		"a quote in a prefix": {dialect.MySQL, []Option{WithTablePrefix("x`")}, "letters, digits and underscores"},
+		"a long schema":       {dialect.PostgreSQL, []Option{WithSchema(strings.Repeat("x", 64))}, "at most 63"},
 		"a long prefix":       {dialect.PostgreSQL, []Option{WithTablePrefix(strings.Repeat("x", 48))}, "at most 47"},
 		"no prefix":           {dialect.PostgreSQL, []Option{WithTablePrefix("")}, "letters"},
 		"expiry":              {dialect.PostgreSQL, []Option{WithExpiry(-1)}, "0 or more"},
@@ -128,14 +117,6 @@ func TestWrongOptions(t *testing.T) {
 	if _, err := New(t.Context(), nil, dialect.SQLite); err == nil {
 		t.Error("New() without a database = <nil>")
 	}
-	for n, ok := range map[int]bool{63: true, 64: false} {
-		if _, err := newConfig(db, dialect.PostgreSQL, []Option{WithSchema(strings.Repeat("x", n))}); (err == nil) != ok {
-			t.Errorf("a schema of %d letters: %v, want it taken: %t", n, err, ok)
-		}
-	}
-	if _, err := newConfig(db, dialect.PostgreSQL, []Option{WithTablePrefix(strings.Repeat("x", 47))}); err != nil {
-		t.Errorf("a prefix of 47 letters: %v, want <nil>", err)
-	}
 }
 
 // Texts that are too long for a column are refused before the database sees them. MySQL would
@@ -146,39 +127,28 @@ func TestLongTexts(t *testing.T) {
 		s := b.store(t, b.migrated(t))
 		long := strings.Repeat("x", maxText+1)
 		id, a := begin(t, s, "texts")
-		req := request(5)
-		req.Route = long
-		if _, err := s.Begin(t.Context(), key(1), req); err == nil {
-			t.Error("Begin() with a long route = <nil>")
-		}
-		req = request(5)
-		req.Fence.Domain = long
-		if _, err := s.Begin(t.Context(), key(1), req); err == nil {
-			t.Error("Begin() with a long domain = <nil>")
-		}
-		st := settlementOf(a, "alice")
-		st.Decision.Reason = strings.Repeat("x", maxReason+1)
-		if _, err := s.Settle(t.Context(), id, st); err == nil {
-			t.Error("Settle() with a long reason = <nil>")
-		}
-		for name, re := range map[string]driver.Repair{
-			"route":  {Route: long},
-			"domain": {Replaced: driver.Replaced{Attempt: driver.Attempt{Fence: driver.Fence{Domain: long}}}},
+		longRoute, longDomain, longReason := request(5), request(5), settlementOf(a, "alice")
+		longRoute.Route, longDomain.Fence.Domain, longReason.Decision.Reason = long, long, strings.Repeat("x", maxReason+1)
+		toRoute, toDomain := settlementOf(a, ""), settlementOf(a, "")
+		toRoute.Repair = &driver.Repair{Route: long}
+		toDomain.Repair = &driver.Repair{Replaced: driver.Replaced{Attempt: driver.Attempt{Fence: driver.Fence{Domain: long}}}}
+		for name, err := range map[string]error{
+			"Begin() with a long route": errOf(s.Begin(t.Context(), key(1), longRoute)), "Begin() with a long domain": errOf(s.Begin(t.Context(), key(1), longDomain)),
+			"Settle() with a long reason": errOf(s.Settle(t.Context(), id, longReason)), "Settle() with a repair of a long route": errOf(s.Settle(t.Context(), id, toRoute)),
+			"Settle() with a repair of a long domain": errOf(s.Settle(t.Context(), id, toDomain)),
 		} {
-			st := settlementOf(a, "")
-			st.Repair = &re
-			if res, err := s.Settle(t.Context(), id, st); err == nil || res.Settled {
-				t.Errorf("Settle() with a repair of a long %s = settled %t, %v, want an error", name, res.Settled, err)
+			if err == nil || errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("%s = %v, want a refusal", name, err)
 			}
 		}
 		if err := s.RetireDomain(t.Context(), long[:maxText], driver.Decision{By: "alice", Reason: strings.Repeat("x", maxReason)}); err != nil {
 			t.Errorf("RetireDomain() with the longest reason = %v, want <nil>", err)
 		}
-		st.Decision = driver.Decision{By: long[:maxText], Reason: strings.Repeat("ü", maxReason/2)}
-		if err := callSettle(t.Context(), s, id, st); err != nil {
+		longReason.Decision = driver.Decision{By: long[:maxText], Reason: strings.Repeat("ü", maxReason/2)}
+		if err := callSettle(t.Context(), s, id, longReason); err != nil {
 			t.Errorf("Settle() with the longest texts = %v, want <nil>", err)
 		}
-		if rec, err := s.Get(t.Context(), id); err != nil || rec.Decision != st.Decision {
+		if rec, err := s.Get(t.Context(), id); err != nil || rec.Decision != longReason.Decision {
 			t.Errorf("Get() = %v, %v, want the longest texts", rec.Decision, err)
 		}
 	})

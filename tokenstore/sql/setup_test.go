@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	mysqldriver "github.com/go-sql-driver/mysql"
@@ -432,4 +433,16 @@ func (b backend) store(tb testing.TB, p pools, opts ...Option) *Store {
 	}
 	tb.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+// wait waits for a condition, and reports whether it came true.
+func wait(t *testing.T, what string, ok func() bool) bool {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("never happened: %s", what)
+			return false
+		}
+	}
+	return true
 }
