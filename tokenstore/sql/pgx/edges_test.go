@@ -38,9 +38,7 @@ func TestTransactionOfAnotherDriverIsRefused(t *testing.T) {
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(3)
 	l.engine, err = sqlstore.Join(t.Context(), db, dialect.PostgreSQL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = l.engine.Close(context.Background()) })
 	if _, err = l.pay("k2", answers(201)); !errors.Is(err, sqlstore.ErrOtherStore) {
 		t.Errorf("Tx() in a transaction of database/sql = %v, want %v", err, sqlstore.ErrOtherStore)
@@ -53,9 +51,7 @@ func TestTransactionOfAnotherDriverIsRefused(t *testing.T) {
 func TestServerThatIsLostHasNoSession(t *testing.T) {
 	l := setup(t)
 	s, err := l.through.Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.proxy.Refuse(true)
 	l.proxy.Cut()
 	if err := s.Begin(t.Context(), sql.LevelDefault); err == nil {
@@ -97,9 +93,7 @@ func TestBrokenSessionLeavesThePool(t *testing.T) {
 	c := connector{l.pool}
 	for _, broken := range []bool{false, true} {
 		s, err := c.Connect(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		conn := s.(*session).conn.Conn()
 		s.Close(broken, func() {})
 		if conn.IsClosed() != broken {
@@ -111,9 +105,7 @@ func TestBrokenSessionLeavesThePool(t *testing.T) {
 func TestIsolationThatPostgreSQLDoesNotHave(t *testing.T) {
 	l := setup(t)
 	s, err := connector{l.pool}.Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close(false, func() {})
 	if err := s.Begin(t.Context(), sql.LevelLinearizable); err == nil {
 		t.Errorf("Begin(%v) = <nil>, want an error", sql.LevelLinearizable)

@@ -29,9 +29,7 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	prefix := sqlstore.WithTablePrefix("own_")
 	db := stdlib.OpenDBFromPool(l.pool)
 	defer db.Close()
-	if err := sqlstore.Migrate(t.Context(), db, dialect.PostgreSQL, prefix); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sqlstore.Migrate(t.Context(), db, dialect.PostgreSQL, prefix))
 	var closer closed
 	engine, err := Join(t.Context(), l.through.pool, nil, prefix, sqlstore.WithLogger(slog.New(slog.DiscardHandler)), sqlstore.WithIsolation(sql.LevelSerializable),
 		idem.WithConflictRetries(1), idem.WithCloser(&closer))
@@ -102,15 +100,11 @@ func TestAnotherSessionAfterATransactionIsAPooler(t *testing.T) {
 	defer db.Close()
 	var log bytes.Buffer
 	store, err := sqlstore.New(ctx, db, dialect.PostgreSQL, sqlstore.WithExpiry(0), sqlstore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer store.Close()
 	pooler := transparent{connector{connect(t, l.pool.Config().ConnString(), 3)}, new(atomic.Bool)}
 	joined, err := store.JoinedOver(pooler)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for n, c := range []struct {
 		moved   bool
 		noticed bool
@@ -121,13 +115,9 @@ func TestAnotherSessionAfterATransactionIsAPooler(t *testing.T) {
 		if err != nil || begin.Tx == nil {
 			t.Fatalf("BeginJoined() = %+v, %v, want a transaction", begin, err)
 		}
-		if err := begin.Tx.Rollback(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, begin.Tx.Rollback(ctx))
 		var locks int
-		if err := l.pool.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&locks); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.pool.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&locks))
 		if noticed := strings.Contains(log.String(), "a pooler stands between"); noticed != c.noticed || locks > c.locks {
 			t.Errorf("after transaction %d the pooler is noticed: %t, and %d locks are left, want %t and at most %d", n, noticed, locks, c.noticed, c.locks)
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +20,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -43,9 +43,6 @@ type ledger struct {
 	through connector // of the engine, through the proxy
 	engine  *idem.Engine
 	policy  idem.Policy
-
-	mu     sync.Mutex
-	events []telemetry.Event
 }
 
 func setup(t *testing.T, opts ...idem.Option) *ledger {
@@ -62,9 +59,7 @@ func setupIn(t *testing.T, mode string, opts ...idem.Option) *ledger {
 	mustExec(t, admin, "CREATE DATABASE "+name)
 	t.Cleanup(func() { mustExec(t, admin, "DROP DATABASE "+name+" WITH (FORCE)") })
 	u, err := url.Parse(testserver.SharedPostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.Path = "/" + name
 	l := &ledger{T: t, pool: connect(t, u.String(), 4), policy: idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}}
 	l.proxy = testserver.StartTCPProxy(t, u.Host)
@@ -76,23 +71,15 @@ func setupIn(t *testing.T, mode string, opts ...idem.Option) *ledger {
 	l.through = connector{joinedPool}
 	db := stdlib.OpenDBFromPool(joinedPool)
 	t.Cleanup(func() { _ = db.Close() })
-	if err := sqlstore.Migrate(ctx, db, dialect.PostgreSQL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sqlstore.Migrate(ctx, db, dialect.PostgreSQL))
 	mustExec(t, l.pool, "CREATE TABLE payments (op text NOT NULL, amount bigint NOT NULL)")
 	store, err := sqlstore.New(ctx, db, dialect.PostgreSQL, sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	joined, err := Joined(store, joinedPool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.engine, err = idem.NewJoined(joined, append([]idem.Option{idem.WithObserver(l.observe), idem.WithStoreTimeout(patience), idem.WithLockTimeout(patience)}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	l.engine, err = idem.NewJoined(joined, append([]idem.Option{idem.WithStoreTimeout(patience), idem.WithLockTimeout(patience)}, opts...)...)
+	must(t, err)
 	t.Cleanup(func() { _ = l.engine.Close(ctx) })
 	return l
 }
@@ -100,16 +87,20 @@ func setupIn(t *testing.T, mode string, opts ...idem.Option) *ledger {
 func connect(t *testing.T, dsn string, most int32) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg.MaxConns = most
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// must ends a test whose preparation has failed.
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pool.Close)
-	return pool
 }
 
 func mustExec(t *testing.T, pool *pgxpool.Pool, statement string) {
@@ -117,12 +108,6 @@ func mustExec(t *testing.T, pool *pgxpool.Pool, statement string) {
 	if _, err := pool.Exec(context.Background(), statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
-}
-
-func (l *ledger) observe(_ context.Context, ev telemetry.Event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.events = append(l.events, ev)
 }
 
 // pay runs a handler that writes a payment and then does more.
@@ -337,19 +322,8 @@ func TestDuplicatesAtOncePayOnce(t *testing.T) {
 }
 
 func TestPoolOfOneIsRefused(t *testing.T) {
-	pool := connect(t, testserver.SharedPostgres(t), 1)
-	db := stdlib.OpenDBFromPool(pool)
-	t.Cleanup(func() { _ = db.Close() })
-	prefix := sqlstore.WithTablePrefix("one_")
-	if err := sqlstore.Migrate(t.Context(), db, dialect.PostgreSQL, prefix); err != nil {
-		t.Fatal(err)
-	}
-	store, err := sqlstore.New(t.Context(), db, dialect.PostgreSQL, prefix, sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	if _, err := Joined(store, pool); err == nil {
-		t.Error("Joined() on a pool of one = <nil>, want a refusal")
+	l := setup(t)
+	if _, err := Join(t.Context(), connect(t, l.pool.Config().ConnString(), 1)); err == nil || !strings.Contains(err.Error(), "2 connections") {
+		t.Errorf("Join() on a pool of one = %v, want a refusal with the reason", err)
 	}
 }
