@@ -1,14 +1,10 @@
 package sqlstore
 
 import (
-	"database/sql"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -191,16 +187,9 @@ func TestJoinedCommitRefusedByAConstraintIsRolledBack(t *testing.T) {
 			s := startOn(t, d, serviceParts{})
 			mustExec(t, s.pools.write, "CREATE TABLE accounts (id bigint PRIMARY KEY)")
 			mustExec(t, s.pools.write, "ALTER TABLE payments ADD COLUMN account bigint REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED")
-			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-				err := s.insert(c, tx)
-				_, updated := tx.Exec("UPDATE payments SET account = 7")
-				c.String(201, "paid")
-				return errors.Join(err, updated)
-			}))
+			s.with(s.sending(201, "pay", "UPDATE payments SET account = 7"))
 			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-			if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], driver.ErrRolledBack) {
-				t.Errorf("released because of %v, want %v", told, driver.ErrRolledBack)
-			}
+			s.wantTold(telemetry.EventReleased, driver.ErrRolledBack)
 			s.wantState("k1", driver.StateNone)
 			s.wantPayments(0)
 			s.wantOnePayment("k1")

@@ -35,9 +35,7 @@ func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
 		if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], driver.ErrRolledBack) || errors.Is(told[0], driver.ErrConflict) {
 			s.Errorf("released because of %v, want %v", told, driver.ErrRolledBack)
 		}
-		if told := s.saw(telemetry.EventMisused); len(told) != 0 {
-			s.Errorf("the developer was told %v, want nothing", told)
-		}
+		s.wantMisuse(nil)
 		s.wantState("k1", driver.StateNone)
 		s.wantNothingOpen("after the failure")
 		mustExec(s, s.pools.write, mend)

@@ -47,17 +47,7 @@ func TestAttachedFileIsRefusedInJoinedMode(t *testing.T) {
 	})
 	t.Run("by the handler", func(t *testing.T) {
 		s := startOn(t, dialect.SQLite, serviceParts{})
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			if _, err := tx.Exec(attach(t)); err != nil {
-				t.Errorf("ATTACH = %v", err)
-			}
-			if _, err := tx.Exec("CREATE TABLE ledger.payments (op TEXT, amount INT)"); err != nil {
-				t.Errorf("CREATE TABLE = %v", err)
-			}
-			_, err := tx.Exec("INSERT INTO ledger.payments VALUES ('k1', 100)")
-			c.String(http.StatusCreated, "paid")
-			return err
-		}))
+		s.with(s.sending(201, attach(t), "CREATE TABLE ledger.payments (op TEXT, amount INT)", "INSERT INTO ledger.payments VALUES ('k1', 100)"))
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
 		s.wantOnePayment("k1")
 	})
@@ -174,12 +164,8 @@ func TestJoinedReasonOfARollbackIsNamedOnMySQL(t *testing.T) {
 					return err
 				}))
 				s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-				if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], c.reason) {
-					s.Errorf("the developer was told %v, want %v", told, c.reason)
-				}
-				if told := s.saw(telemetry.EventMisused); len(told) > 0 {
-					s.Errorf("the handler was blamed: %v", told)
-				}
+				s.wantTold(telemetry.EventReleased, c.reason)
+				s.wantMisuse(nil)
 				s.wantOnePayment("k1")
 			})
 		})

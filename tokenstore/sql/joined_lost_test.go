@@ -15,7 +15,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -271,9 +270,7 @@ func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
 				s.want(s.pay("k1"), paid)
 				s.want(s.pay("k1"), paidBefore)
 				s.wantPayments(1)
-				if told := s.saw(telemetry.EventMisused); len(told) > 0 {
-					s.Errorf("the developer was told %v, want nothing", told)
-				}
+				s.wantMisuse(nil)
 				s.wantCleanPool()
 			})
 		})

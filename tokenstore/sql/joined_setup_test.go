@@ -364,11 +364,17 @@ func (s *service) wantOnePayment(key string) {
 	s.wantPayments(1)
 }
 
-// wantMisuse wants the developer to have been told once.
+// wantMisuse wants the developer to have been told once, and not at all for nil.
 func (s *service) wantMisuse(want error) {
 	s.Helper()
-	if told := s.saw(telemetry.EventMisused); len(told) != 1 || !errors.Is(told[0], want) {
-		s.Errorf("the developer was told %v, want %v", told, want)
+	s.wantTold(telemetry.EventMisused, want)
+}
+
+// wantTold wants one event of a type because of an error, and none for nil.
+func (s *service) wantTold(event telemetry.EventType, want error) {
+	s.Helper()
+	if told := s.saw(event); want == nil && len(told) > 0 || want != nil && (len(told) != 1 || !errors.Is(told[0], want)) {
+		s.Errorf("the developer was told of %v because of %v, want %v", event, told, want)
 	}
 }
 

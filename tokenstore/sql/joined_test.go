@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"database/sql"
-	"errors"
 	"net/http"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -99,9 +97,7 @@ func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
 			payments++
 			s.wantPayments(payments)
 		}
-		if told := s.saw(telemetry.EventMisused); len(told) != 0 {
-			s.Errorf("the developer was told %v, want nothing", told)
-		}
+		s.wantMisuse(nil)
 	})
 }
 
@@ -110,9 +106,7 @@ func TestJoinedSuccessWithoutTheTransactionIsAnErrorFromTheFirstRequest(t *testi
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(func(c *gin.Context) { c.String(201, "paid elsewhere") })
 		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
-		if told := s.saw(telemetry.EventMisused); len(told) != 1 || !errors.Is(told[0], idem.ErrNotTaken) {
-			t.Errorf("the developer was told %v, want ErrNotTaken", told)
-		}
+		s.wantMisuse(idem.ErrNotTaken)
 		s.wantState("k1", driver.StateUnknown)
 		s.with(func(*gin.Context) { t.Error("the repeat runs a handler that has paid elsewhere") })
 		if a := s.pay("k1"); a.code != string(idem.CodeOutcomeUnknown) {
