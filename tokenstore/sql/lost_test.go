@@ -86,7 +86,7 @@ func callBegin(ctx context.Context, s *Store, id driver.KeyID, was any) error {
 	case err == nil && !res.Begun:
 		return fmt.Errorf("Begin() = %v, want it begun", res.Record.State)
 	case err != nil && (res.Begun || res.Record.State != driver.StateNone):
-		return fmt.Errorf("Begin() has the result %+v beside its error: %v", res, err)
+		return fmt.Errorf("Begin() has the result %+v beside its error: %s", res, err.Error()) // not wrapped, because it is no outage
 	}
 	return err
 }
@@ -97,7 +97,7 @@ func callSettle(ctx context.Context, s *Store, id driver.KeyID, was any) error {
 	case err == nil && (!res.Settled || res.Repaired):
 		return fmt.Errorf("Settle() = %v, settled %v, repaired %v", res.Record.State, res.Settled, res.Repaired)
 	case err != nil && (res.Settled || res.Record.State != driver.StateNone):
-		return fmt.Errorf("Settle() has the result %+v beside its error: %v", res, err)
+		return fmt.Errorf("Settle() has the result %+v beside its error: %s", res, err.Error()) // not wrapped, because it is no outage
 	}
 	return err
 }
