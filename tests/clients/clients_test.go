@@ -48,8 +48,9 @@ func exampleClients(t *testing.T) map[string][]string {
 // and body. It gets the one payment.
 func TestExampleClientsRepeatUntilThereIsAnAnswer(t *testing.T) {
 	t.Parallel()
+	clients := exampleClients(t)
 	in := kit.StartInstance(t, "the sample")
-	for name, command := range exampleClients(t) {
+	for name, command := range clients {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			front := startFlaky(t, in.Addr)
@@ -106,8 +107,9 @@ func TestExampleClientsReadRetryAfter(t *testing.T) {
 // A refusal that will not change is told to the caller after one request.
 func TestExampleClientsStopAtAFinalAnswer(t *testing.T) {
 	t.Parallel()
+	clients := exampleClients(t)
 	in := kit.StartInstance(t, "the sample")
-	for name, command := range exampleClients(t) {
+	for name, command := range clients {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			key := "final-" + name

@@ -15,6 +15,9 @@ import (
 // success and is none counts as failed.
 func TestCountOfTests(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip(testserver.LeftOut) // it runs go test in several modules
+	}
 	const head = "import (\n\t\"os\"\n\t\"testing\"\n)\n\nvar _ = os.Exit\n\n"
 	dir := t.TempDir()
 	for name, code := range map[string]string{
@@ -73,6 +76,9 @@ func skipped(test, why string) string {
 // run that breaks off. A stub stands for gotestsum, which prints and saves the events.
 func TestRunOfTests(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip(testserver.LeftOut) // it runs go test in several modules
+	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"good/go.mod": "module good\n\ngo 1.26\n", "good/p_test.go": "package p\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) {}\n",
