@@ -35,5 +35,3 @@ func (a *alarm) until(t time.Time) error {
 	_, err := a.file.Read(expirations[:])
 	return err
 }
-
-func (a *alarm) close() { _ = a.file.Close() }

@@ -13,5 +13,3 @@ func (*alarm) until(t time.Time) error {
 	time.Sleep(time.Until(t))
 	return nil
 }
-
-func (*alarm) close() {}

@@ -63,6 +63,24 @@ func TestTrips_EndWithTheAnswer(t *testing.T) {
 	}
 }
 
+// through connects to a server over a proxy.
+func through(t *testing.T, delay time.Duration, server net.Listener) net.Conn {
+	t.Helper()
+	p, err := newProxy(delay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, err := p.open(t.Context(), server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
 // A server that echoes. Many chunks are under way at once, and arrive whole, in order and not before their time.
 func TestProxy_DelaysAndKeepsTheOrder(t *testing.T) {
 	t.Parallel()
@@ -81,14 +99,7 @@ func TestProxy_DelaysAndKeepsTheOrder(t *testing.T) {
 		defer conn.Close()
 		_, _ = io.Copy(conn, conn)
 	}()
-	address, err := (&proxy{delay: delay}).open(t.Context(), server.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := through(t, delay, server)
 	defer conn.Close()
 	sent := bytes.Repeat([]byte("0123456789"), 1<<15)
 	begin := time.Now()
@@ -126,14 +137,7 @@ func TestProxy_PassesOnTheEnd(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	address, err := (&proxy{delay: time.Millisecond}).open(t.Context(), server.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := through(t, time.Millisecond, server)
 	defer conn.Close()
 	if got, err := io.ReadAll(conn); err != nil || string(got) != "last words" {
 		t.Errorf("read %q, %v, want all until the server closed", got, err)

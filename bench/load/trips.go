@@ -2,6 +2,7 @@ package load
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -59,4 +60,24 @@ func (t *trips) until(answered time.Time) (complete int) {
 		}
 	}
 	return complete
+}
+
+// direction says how the chunks of one direction of a link are numbered.
+type direction struct {
+	number  func() int64
+	deliver func(number int64)
+}
+
+// link is a connection of a service to a server.
+type link struct {
+	trips   *trips
+	current atomic.Int64 // the number of the last request that the server was sent
+}
+
+func (l *link) asking() direction {
+	return direction{number: l.trips.next, deliver: l.current.Store}
+}
+
+func (l *link) replying() direction {
+	return direction{number: l.current.Load, deliver: func(number int64) { l.trips.replied(number, time.Now()) }}
 }
