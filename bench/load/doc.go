@@ -1,6 +1,7 @@
 // Package load measures one Gin route under load, with Idemkeeper and with its peers.
 //
-//	make load                                                # everything, about 10 minutes
+//	make load DELAY=1ms                                      # everything over a network, about half an hour
+//	make load                                                # everything on loopback, as long
 //	make load C=64 CASES=plain,idemkeeper-zookeeper ROUNDS=3 # a part
 //	make load C=64 CASES=idemkeeper-zookeeper PROFILE=bin/service.pprof
 //
@@ -12,8 +13,11 @@
 // Each case has a service, a process of its own with the route POST /pay and a trivial
 // handler. A load generator, one more process, sends requests over connections that stay
 // open. Each connection sends its next request when the last one was answered. The
-// servers are started for the run, ZooKeeper as in production. PostgreSQL does not sync to disk,
-// because that would hide what a joined record adds. Its processor time is not measured.
+// servers are started for the run, ZooKeeper as in production. PostgreSQL and MariaDB do not sync to disk,
+// because that would hide what a joined record adds. Their processor time is not measured.
+//
+// With a delay, a proxy stands between the services and all servers. It is one more process, whose
+// processor time does not count. It counts the trips of single requests before the first round, see trips.
 //
 // A round measures every case at every number of connections, one after the other, and
 // each round starts with another case, so a busy machine slows all of them down. Every
@@ -32,6 +36,6 @@
 //
 // # Adding a case
 //
-// A case is a row of the table in cases.go and a flow in flows.go. A goal is a row of the
-// table in goals.go.
+// A case is a row of the table in cases.go and a flow: flows.go has those with ZooKeeper and Redis, business.go, ownflows.go and joinedflows.go
+// those with a database. A goal is a row of the table in goals.go.
 package load

@@ -11,6 +11,9 @@ import (
 // Print writes the tables, in Markdown, and the RATIO lines.
 func (r *Result) Print(out io.Writer) {
 	fmt.Fprintf(out, "\n%s. %s. Medians of %d rounds, windows of %v.\n\n", r.Machine, r.network(), r.Settings.Rounds, r.Settings.Window)
+	if r.Settings.Delay > 0 {
+		r.printTrips(out)
+	}
 	r.printCases(out)
 	var others []float64
 	for _, c := range r.Cases {
@@ -77,14 +80,15 @@ func (r *Result) inTrips(p50 float64) string {
 // mostBusy is the share of the processors above which a rate, and a time, is that of the processors and not of the network.
 const mostBusy = 0.85
 
-// busy marks a row that the processors have bounded.
-func busy(share float64) string {
-	mark := ""
-	if share > mostBusy {
-		mark = "*"
+// mark marks what the processors have bounded.
+func mark(busy float64) string {
+	if busy > mostBusy {
+		return "*"
 	}
-	return whole(100*share) + " %" + mark
+	return ""
 }
+
+func busy(share float64) string { return whole(100*share) + " %" + mark(share) }
 
 func tenths(v float64) string { return fmt.Sprintf("%.1f", v) }
 

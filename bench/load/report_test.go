@@ -60,7 +60,7 @@ func TestReport_HasTimesInTripsAndMarksWhatTheProcessorsBounded(t *testing.T) {
 	add(get, 1, 1, Window{P50: 2400, Busy: 0.2})
 	add(redisLock, 8, 4, Window{P50: 10800, Busy: 0.86})
 	for delay, want := range map[time.Duration][]string{
-		time.Millisecond: {"1ms to the servers and 1ms back", "|    1 |     1 |       1.00 |     2400 |        0 |       0 |  20 % |", "|    8 |     4 |       4.50 |    10800 |        0 |       0 | 86 %* |"},
+		time.Millisecond: {"| 4 | 4.50* | 0* |\n", "1ms to the servers and 1ms back", "|    1 |     1 |       1.00 |     2400 |        0 |       0 |  20 % |", "|    8 |     4 |       4.50 |    10800 |        0 |       0 | 86 %* |"},
 		0:                {"Loopback", "|    8 |     - |       4.50 |"},
 	} {
 		var out bytes.Buffer
