@@ -15,7 +15,7 @@ import (
 //
 //	1  admit          refuse what needs no lock and no store    (engine.go, as in every mode)
 //	2  waitForFirst   wait for a request in this process
-//	3  look           look for the record, replay it. If an attempt may begin,
+//	3  look           read the record, replay it. If an attempt may begin,
 //	4                 take the lock of the key, and
 //	5                 write the attempt into the record, all in one trip
 //	6  execute        run the handler

@@ -102,8 +102,9 @@ func TestAttemptThatBeganSinceIsNotReleased(t *testing.T) {
 		b.policy.InDoubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
 		b.interrupted("k")
 		b.listed = &hooked{Store: b.store, list: func(q driver.OpenQuery, _ *driver.OpenPage) error {
-			if rec, err := b.store.Get(t.Context(), idOf("k")); q.OlderThan != time.Hour || err != nil || rec.Attempt.Number > 1 || time.Since(rec.Started) < time.Hour {
-				return nil
+			rec, err := b.store.Get(t.Context(), idOf("k"))
+			if err != nil || q.OlderThan != time.Hour || rec.Attempt.Number > 1 || time.Since(rec.Started) < time.Hour {
+				return err
 			}
 			op := idem.Operation{Transport: idem.TransportHTTP, Key: "k", Policy: &b.policy,
 				Fingerprint: func(v uint8) (driver.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "body") }}

@@ -18,7 +18,7 @@ func TestRecordTellsOfItsHolder(t *testing.T) {
 			t.Parallel()
 			store, server := openStore(t)
 			env := map[string]string{"IDEMCTL_REDIS": server.URL()}
-			locker := driver.Locker(nil)
+			var locker driver.Locker
 			if lock == "redis" {
 				locker = redisLocker(t, server)
 			} else {
