@@ -8,10 +8,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-var _ driver.Store = (*FaultyStore)(nil)
+var _ driver.LockingStore = (*FaultyStore)(nil)
 
 // FaultyStore is a store with [Faults]. A failed call returns no result beside its error, with
-// or without effect.
+// or without effect. It takes locks if the wrapped store is a [driver.LockingStore].
 type FaultyStore struct {
 	*Faults
 	store driver.Store
@@ -19,7 +19,7 @@ type FaultyStore struct {
 
 // NewFaultyStore wraps a store. Without faults it only counts.
 func NewFaultyStore(s driver.Store) *FaultyStore {
-	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "ListOpen", "RetireDomain", "DomainRetired", "NoteFence", "HighestFence", "Ping"), store: s}
+	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "ListOpen", "RetireDomain", "DomainRetired", "NoteFence", "HighestFence", "Ping", "BeginLocked", "SettleUnlock"), store: s}
 }
 
 // Store returns the store behind the faults.
@@ -112,3 +112,32 @@ func (f *FaultyStore) Ping(ctx context.Context) error {
 
 // Visibility is [driver.Store.Visibility].
 func (f *FaultyStore) Visibility() driver.Visibility { return f.store.Visibility() }
+
+// LockSpace is [driver.LockingStore.LockSpace]. It is nil if the wrapped store takes no locks.
+func (f *FaultyStore) LockSpace() any {
+	if s, ok := f.store.(driver.LockingStore); ok {
+		return s.LockSpace()
+	}
+	return nil
+}
+
+// errTakesNoLocks is a mistake of the test.
+var errTakesNoLocks = errors.New("idemtest: the wrapped store or locker is of no kind that shares its calls")
+
+// BeginLocked is [driver.LockingStore.BeginLocked].
+func (f *FaultyStore) BeginLocked(ctx context.Context, id driver.KeyID, req driver.BeginRequest, lock driver.OfferedLock) (driver.LockedBegin, error) {
+	s, ok := f.store.(driver.LockingStore)
+	if !ok {
+		return driver.LockedBegin{}, errTakesNoLocks
+	}
+	return passing(ctx, f.Faults, "BeginLocked", func(ctx context.Context) (driver.LockedBegin, error) { return s.BeginLocked(ctx, id, req, lock) })
+}
+
+// SettleUnlock is [driver.LockingStore.SettleUnlock].
+func (f *FaultyStore) SettleUnlock(ctx context.Context, id driver.KeyID, st driver.Settlement, lock driver.OfferedLock) (driver.SettleResult, error) {
+	s, ok := f.store.(driver.LockingStore)
+	if !ok {
+		return driver.SettleResult{}, errTakesNoLocks
+	}
+	return passing(ctx, f.Faults, "SettleUnlock", func(ctx context.Context) (driver.SettleResult, error) { return s.SettleUnlock(ctx, id, st, lock) })
+}
