@@ -48,6 +48,14 @@ var calls = map[string]func(ctx context.Context, j *Joined) error{
 		_, err := j.Bind(ctx, driver.KeyID{}, driver.Fingerprint{}, time.Hour)
 		return err
 	},
+	"BeginLocked": func(ctx context.Context, j *Joined) error {
+		_, err := j.BeginLocked(ctx, driver.KeyID{}, driver.BeginRequest{}, driver.OfferedLock{})
+		return err
+	},
+	"SettleUnlock": func(ctx context.Context, j *Joined) error {
+		_, err := j.SettleUnlock(ctx, driver.KeyID{}, driver.Settlement{Response: payment()}, driver.OfferedLock{})
+		return err
+	},
 	"Commit": func(ctx context.Context, j *Joined) error {
 		tx := &joinedTx{JoinedTx: failingTx{}, store: j.Store}
 		return tx.Commit(ctx, driver.Settlement{Response: payment()})
@@ -58,6 +66,9 @@ func TestErrorsOfTheWrappedStore(t *testing.T) {
 	j, err := NewJoined(failing{memorystore.New()}, ringOf(t, "k1"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if space := j.LockSpace(); space != "locks" {
+		t.Errorf("LockSpace() = %v, want that of the wrapped store", space)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // the memory store says so, and the rest of failing too
@@ -86,17 +97,28 @@ func (failing) Bind(ctx context.Context, _ driver.KeyID, fp driver.Fingerprint, 
 	return fp, ctx.Err()
 }
 
+func (failing) LockSpace() any { return "locks" }
+func (failing) BeginLocked(ctx context.Context, _ driver.KeyID, _ driver.BeginRequest, _ driver.OfferedLock) (res driver.LockedBegin, err error) {
+	return res, ctx.Err()
+}
+func (failing) SettleUnlock(ctx context.Context, _ driver.KeyID, _ driver.Settlement, _ driver.OfferedLock) (res driver.SettleResult, err error) {
+	return res, ctx.Err()
+}
+
 type failingTx struct{ driver.JoinedTx }
 
 func (failingTx) Commit(ctx context.Context, _ driver.Settlement) error { return ctx.Err() }
 
-// A wrapped store need not tell operators anything.
+// A wrapped store need not tell operators anything, nor take locks.
 func TestQuestionsThatTheWrappedStoreCannotAnswer(t *testing.T) {
 	j := &Joined{Store: over(t, struct{ driver.Store }{memorystore.New()}, ringOf(t, "k1"))}
 	if got := j.Visibility(); got != driver.VisibilityProcess {
 		t.Errorf("Visibility() = %v, want that of the wrapped store", got)
 	}
-	for _, name := range []string{"Clock", "Decisions", "EachKey", "Replicas"} {
+	if space := j.LockSpace(); space != nil {
+		t.Errorf("LockSpace() = %v, want nil", space)
+	}
+	for _, name := range []string{"Clock", "Decisions", "EachKey", "Replicas", "BeginLocked", "SettleUnlock"} {
 		if err := calls[name](t.Context(), j); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s() = %v, want %v", name, err, errors.ErrUnsupported)
 		}

@@ -115,6 +115,11 @@ func (s *Store) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequ
 // response is longer. If it is too long for the wrapped store, the error wraps
 // driver.ErrResponseInvalid.
 func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (driver.SettleResult, error) {
+	return s.settle(ctx, id, st, func(st driver.Settlement) (driver.SettleResult, error) { return s.wrapped.Settle(ctx, id, st) })
+}
+
+// settle seals the response for a call that settles, and opens the response of its answer.
+func (s *Store) settle(ctx context.Context, id driver.KeyID, st driver.Settlement, call func(driver.Settlement) (driver.SettleResult, error)) (driver.SettleResult, error) {
 	given := st.Response
 	switch {
 	case st.State == driver.StateReleased:
@@ -126,7 +131,7 @@ func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlemen
 		}
 		st.Response = sealed
 	}
-	res, err := s.wrapped.Settle(ctx, id, st)
+	res, err := call(st)
 	if rec := &res.Record; rec.Response != nil && rec.Response == st.Response {
 		rec.Response = given // the response that was just sealed
 	} else {
