@@ -54,16 +54,17 @@ func (m *lockMode) undo(ctx context.Context, r *request, lease *held, req driver
 		if errors.Is(cause, driver.ErrNoWrites) && m.leftNoTrace(stop, r, req) {
 			return
 		}
-		m.undoUnder(stop, r, lease, req)
+		m.undoUnder(stop, r, lease, func(held bool) error { return m.abort(stop, r, lease, held, req) })
 	}, func(err error) { m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) })
 }
 
-// undoUnder undoes a Begin, until ctx ends. It gives the lock back when the settle time-out is over.
-func (m *lockMode) undoUnder(ctx context.Context, r *request, lease *held, req driver.BeginRequest) {
+// undoUnder calls abort until it succeeds or ctx ends. It gives the lock back when the settle time-out is over, and
+// tells abort whether the lock is still held.
+func (m *lockMode) undoUnder(ctx context.Context, r *request, lease *held, abort func(held bool) error) {
 	held, giveBack := true, time.Now().Add(m.cfg.settleTimeout)
 	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 	for {
-		err := m.abort(ctx, r, lease, held, req)
+		err := abort(held)
 		if err == nil {
 			m.observe(ctx, r, telemetry.Event{Type: telemetry.EventBeginAborted})
 			return
@@ -90,10 +91,10 @@ func (m *lockMode) leftNoTrace(ctx context.Context, r *request, req driver.Begin
 	call, cancel := context.WithTimeout(ctx, m.cfg.storeTimeout)
 	defer cancel()
 	rec, err := m.store.Get(call, r.id)
-	return err == nil && (rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce)
+	return err == nil && rec.Attempt.Nonce != req.Nonce
 }
 
-// abort undoes a Begin once. Without the lock, the next holder may have marked the attempt as
+// abort undoes a Begin once. Without the lock of the attempt, the next holder may have marked it as
 // unknown before the Abort came. Nothing ran under the attempt, so abort releases it. It stays
 // unknown if it started from one in doubt, or if there is a marker, because it may have started
 // from a record that is older than the marker.
@@ -102,7 +103,8 @@ func (m *lockMode) abort(ctx context.Context, r *request, lease *held, held bool
 	call, cancel := context.WithTimeout(ctx, m.cfg.storeTimeout)
 	defer cancel()
 	err = m.store.Abort(call, r.id, req)
-	if err != nil || held && lease.Err() == nil || req.RunAgainFrom != nil || markerOf(lease) != nil {
+	ours := held && lease.Err() == nil && lease.Fence() == req.Fence
+	if err != nil || ours || req.RunAgainFrom != nil || markerOf(lease) != nil {
 		return err
 	}
 	call, cancel = context.WithTimeout(ctx, 2*m.cfg.storeTimeout) // for two calls

@@ -3,7 +3,6 @@ package idem
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -75,7 +74,9 @@ func (m *combinedMode) look(ctx context.Context, r *request) (looked, error) {
 // begin asks the store for the record, the lock and the attempt. The error is a refusal.
 func (m *combinedMode) begin(ctx context.Context, r *request, offer driver.LockOffer, req driver.BeginRequest) (looked, error) {
 	res, err := m.callBeginLocked(ctx, r, offer, req)
-	m.intake.note(r.id, err)
+	if err != nil || res.Begun { // an answer without a write says nothing of the next one
+		m.intake.note(r.id, err)
+	}
 	if unanswered(&res, req, err) {
 		m.undoOffered(ctx, r, offer, req, err)
 		return looked{}, storeRefusal(err)
@@ -96,18 +97,23 @@ func (m *combinedMode) begin(ctx context.Context, r *request, offer driver.LockO
 		return looked{}, err
 	}
 	started, err := m.started(ctx, r, lease, req, b)
+	if err != nil {
+		lease.letGo()
+	}
 	return looked{record: res.Record, begun: started, lease: lease}, err
 }
 
 // unanswered reports whether the lock may be taken, and the attempt may have begun, without our knowing.
 func unanswered(res *driver.LockedBegin, req driver.BeginRequest, err error) bool {
 	switch {
-	case err == nil: // an earlier copy may have begun, and lost its lock since
-		return !res.Begun && res.Record.State == driver.StatePending && res.Record.Attempt.Nonce == req.Nonce
+	case res.Begun:
+		return err != nil
+	case res.Record.State != driver.StateNone: // an earlier copy may have begun, and lost its lock since
+		return res.Record.State.Open() && res.Record.Attempt.Nonce == req.Nonce
 	case errors.Is(err, driver.ErrStoreLost), unreadable(err):
 		return false
 	}
-	return true
+	return err != nil
 }
 
 // callOffer has no error if the request may ask for the lock.
@@ -118,8 +124,12 @@ func (m *combinedMode) callOffer(ctx context.Context, r *request, nonce driver.N
 
 func (m *combinedMode) callBeginLocked(ctx context.Context, r *request, offer driver.LockOffer, req driver.BeginRequest) (res driver.LockedBegin, err error) {
 	defer func() {
-		if err != nil || !res.Begun {
+		switch {
+		case err == nil && res.Begun:
+		case errors.Is(err, driver.ErrUnavailable) && res.Record.State == driver.StateNone:
 			offer.NotTaken(err)
+		default: // the store was asked, and an error concerns the record
+			offer.NotTaken(nil)
 		}
 	}()
 	defer recovered("BeginLocked", &err)
@@ -149,35 +159,75 @@ func (l *held) settleUnlock(ctx context.Context, id driver.KeyID, s driver.Settl
 
 // undoOffered takes back what a call without an answer may have done, in the background. It does not know the fence. So
 // it takes the lock under the same owner, which gives it the lock that the call had taken, or shows that the call had not come.
-// Then it undoes the attempt as lockmode.go does. What the call leaves behind if that fails is what a crash leaves: a lock that ends
-// by itself, and an attempt that the next holder finds interrupted. No handler ran under it.
+// Then it undoes the attempt as lockmode.go does. When no copy of the call can come any more, and its lock is over, the record alone
+// tells what the call has left. No handler ran under it.
 func (m *combinedMode) undoOffered(ctx context.Context, r *request, offer driver.LockOffer, req driver.BeginRequest, cause error) {
 	abandoned := func(err error) { m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) }
 	if !m.undoing.enter() {
-		abandoned(fmt.Errorf("%w: %w", errTooManyUndone, cause))
+		abandoned(errors.Join(errTooManyUndone, cause))
 		return
 	}
 	// The request has its body, and the undo may take long.
 	r = &request{Operation: Operation{Policy: r.Policy}, id: r.id}
-	giveUp := time.Now().Add(m.cfg.storeTimeout + offer.Lock().TTL) // by then no copy of the call comes, and its lock is over
+	last := time.Now().Add(m.cfg.storeTimeout + time.Second) // the store heeds no copy of the call after it
 	m.work.inBackground(func(stop context.Context) {
 		defer m.undoing.leave()
+		if errors.Is(cause, driver.ErrNoWrites) && m.leftNoTrace(stop, r, req) { // nor a lock, which comes with the attempt
+			return
+		}
 		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 		for {
 			lease, err := m.retake(stop, offer)
 			if err == nil {
-				defer lease.ReleaseInBackground()
-				m.undoUnder(stop, r, lease, m.begunAs(stop, r, lease, req))
+				m.undoUnder(stop, r, lease, func(held bool) error { return m.abortOffered(stop, r, lease, held, req) })
+				lease.ReleaseInBackground()           // a second call does nothing
+				if m.comesAgain(stop, r, req, last) { // a copy of the release may come yet, so its lock ends by itself
+					m.undoWithoutLock(stop, r, req, abandoned)
+				}
 				return
 			}
-			if time.Now().After(giveUp) || !sleep(stop, pause.next()) {
-				if !errors.Is(err, driver.ErrLocked) { // another owner finds the attempt
-					abandoned(err)
-				}
+			if time.Now().After(last.Add(offer.Lock().TTL)) {
+				m.undoWithoutLock(stop, r, req, abandoned)
+				return
+			}
+			if !sleep(stop, pause.next()) {
+				abandoned(err)
 				return
 			}
 		}
 	}, abandoned)
+}
+
+// comesAgain waits for the last moment of a call that was undone, and reports whether a copy of it has begun
+// the attempt after that. It can if another attempt has taken the place of what the undo left in the record.
+func (m *combinedMode) comesAgain(ctx context.Context, r *request, req driver.BeginRequest, last time.Time) bool {
+	if left := time.Until(last); left <= 0 || !sleep(m.work.closing, left) {
+		return false
+	}
+	rec, err := m.attemptOf(ctx, r, req)
+	return err == nil && rec.State.Open()
+}
+
+// undoWithoutLock undoes a call whose lock is over, or not ours to give back. The next holder may have found the attempt.
+func (m *combinedMode) undoWithoutLock(ctx context.Context, r *request, req driver.BeginRequest, abandoned func(error)) {
+	for pause := (backoff{first: time.Second, most: 10 * time.Second}); ; {
+		rec, err := m.attemptOf(ctx, r, req)
+		if err == nil && !rec.State.Open() {
+			return
+		}
+		if err == nil {
+			req.Fence = rec.Attempt.Fence
+			err = m.abort(ctx, r, new(held), false, req)
+		}
+		if err == nil {
+			m.observe(ctx, r, telemetry.Event{Type: telemetry.EventBeginAborted})
+			return
+		}
+		if unreadable(err) || !sleep(ctx, pause.next()) {
+			abandoned(err)
+			return
+		}
+	}
 }
 
 // retake takes the lock of an offer by its owner.
@@ -192,14 +242,30 @@ func (m *combinedMode) retake(ctx context.Context, offer driver.LockOffer) (leas
 	return &held{Lease: offered, offered: offered, mode: m.lockMode, nonce: offer.Lock().Nonce, handedOver: true}, nil
 }
 
-// begunAs is the request of the attempt that may have begun, with its fence. If the lock of the call was over before we took it anew, the
-// record has another fence than our lease.
-func (m *combinedMode) begunAs(ctx context.Context, r *request, lease *held, req driver.BeginRequest) driver.BeginRequest {
-	req.Fence = lease.Fence()
+// abortOffered undoes the attempt of a call once. If the lock of the call was over before the lease took it anew, the
+// attempt has another fence than the lease. Without an attempt, it makes the store refuse the call if it comes later.
+func (m *combinedMode) abortOffered(ctx context.Context, r *request, lease *held, held bool, req driver.BeginRequest) error {
+	rec, err := m.attemptOf(ctx, r, req)
+	if err != nil {
+		return err
+	}
+	if req.Fence = rec.Attempt.Fence; req.Fence == (driver.Fence{}) {
+		req.Fence = lease.Fence()
+	}
+	return m.abort(ctx, r, lease, held, req)
+}
+
+// attemptOf reads the record if it is of the attempt of a call. Otherwise it returns the zero record.
+func (m *combinedMode) attemptOf(ctx context.Context, r *request, req driver.BeginRequest) (rec driver.Record, err error) {
+	defer recovered("Get", &err)
 	call, cancel := context.WithTimeout(ctx, m.cfg.storeTimeout)
 	defer cancel()
-	if rec, err := m.store.Get(call, r.id); err == nil && rec.Attempt.Nonce == req.Nonce {
-		req.Fence = rec.Attempt.Fence
+	rec, err = m.store.Get(call, r.id)
+	if errors.Is(err, driver.ErrStoreLost) { // it has no record
+		err = nil
 	}
-	return req
+	if rec.Attempt.Nonce != req.Nonce {
+		rec = driver.Record{}
+	}
+	return rec, err
 }

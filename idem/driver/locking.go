@@ -30,8 +30,9 @@ type LockingStore interface {
 	// A second copy of the call does nothing more if the first one has begun, and its answer is that of the first
 	// one. A copy that comes after the attempt is over, or some seconds late by the clock of the store, does nothing.
 	//
-	// After ErrStoreLost, ErrNewerRecord and ErrCorruptRecord the call had no effect. After any other error it may
-	// have taken effect or may take it yet, see [LockOffer].Retake.
+	// After ErrStoreLost, ErrNewerRecord and ErrCorruptRecord the call had no effect, and neither if an error comes with a
+	// record and without Begun. After any other error it may have taken effect or may take it yet, see
+	// [LockOffer].Retake.
 	BeginLocked(ctx context.Context, id KeyID, req BeginRequest, lock OfferedLock) (LockedBegin, error)
 
 	// SettleUnlock is Settle, and gives the lock back in the same step if the settlement stands and the lock still
@@ -71,7 +72,7 @@ type LockOffer interface {
 	Lock() OfferedLock
 
 	// Taken returns the lease of the lock that the store has taken. If it comes too late to be trusted, the error
-	// wraps ErrUnavailable, and the lock is given back in the background.
+	// wraps ErrUnavailable, and the caller goes on with Retake.
 	Taken(f Fence) (OfferedLease, error)
 
 	// NotTaken says that the store has not taken the lock, or could not be asked because of err.
@@ -79,7 +80,8 @@ type LockOffer interface {
 
 	// Retake takes the lock by its owner after a BeginLocked without an answer, in one round trip. If the store had taken it,
 	// the lease has the fence of then. Otherwise the lease shows that the call had not come, and a copy
-	// that comes while it is held finds the lock taken. The error wraps ErrLocked or ErrUnavailable. It may be called again after an error.
+	// that comes while it is held finds the lock taken. The error wraps ErrLocked or ErrUnavailable. It may be called again after an error, and not after the
+	// lease was given back, because a copy of that call may come yet.
 	Retake(ctx context.Context) (OfferedLease, error)
 }
 

@@ -99,7 +99,15 @@ func (b *lockingBench) wantNothing(res driver.LockedBegin, locked bool) {
 	}
 }
 
-func (b *lockingBench) wantFree() { b.Helper(); b.release(b.acquire()) }
+// wantFree wants the lock free at once, and not when its time to live is over.
+func (b *lockingBench) wantFree() {
+	b.Helper()
+	lease, err := b.locker.TryAcquire(b.ctx, driver.LockRequest{KeyID: b.id, Nonce: driver.NewNonce()})
+	if err != nil {
+		b.Fatalf("TryAcquire() = %v, want a free lock", err)
+	}
+	b.release(lease)
+}
 
 func (b *lockingBench) wantHeld() {
 	b.Helper()
@@ -171,6 +179,16 @@ var lockingTests = []lockingTest{
 		if res.Record.State != driver.StateCompleted || !sameResponse(res.Record.Response, storeResponse()) {
 			b.Errorf("BeginLocked() = %+v, want the stored response", res.Record)
 		}
+	}},
+	{"an answered key is answered under any lock", func(b *lockingBench) {
+		lease, rec := b.begin(driver.ClientKey)
+		b.settleUnlock(lease, settlement(rec.Attempt, driver.StateCompleted))
+		lease.Returned()
+		b.acquire()
+		if res := b.send(b.offer(driver.ClientKey)); res.Begun || res.Locked || res.Record.State != driver.StateCompleted {
+			b.Errorf("BeginLocked() = %+v, want the stored response", res)
+		}
+		b.wantHeld()
 	}},
 	{"a response of any length comes back", func(b *lockingBench) {
 		lease, rec := b.begin(driver.ClientKey)

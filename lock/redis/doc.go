@@ -75,6 +75,8 @@
 //     promoted replica may be ahead too.
 //   - If a TryAcquire was given up, its request may arrive after the locker has undone it.
 //     The request then blocks its key for one time to live, without a lease.
+//   - If a heartbeat is under way when a store gives a lock back together with a settlement, the lease may
+//     count as lost.
 //   - Waiters get the lock in no particular order. They ask again every 5 to 250 ms.
 //   - Heartbeats share the client's pool, and wait while all its connections are busy.
 //

@@ -49,8 +49,7 @@ func (o *offer) Lock() driver.OfferedLock { return o.lock }
 func (o *offer) Taken(f driver.Fence) (driver.OfferedLease, error) {
 	o.NotTaken(nil)
 	le, err := o.granted(f)
-	if err != nil {
-		o.remove()
+	if err != nil { // not le, which is no nil interface
 		return nil, err
 	}
 	return le, nil

@@ -230,7 +230,7 @@ func differentialSides(t *testing.T) []*side {
 	client, err := redisstore.Connect(testserver.SharedRedis(t))
 	kit.Fatal(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	inRedis, err := redisstore.New(t.Context(), client, redisstore.WithPrefix(testserver.KeyPrefix(t)), redisstore.WithLogger(log))
+	apart, err := redisstore.New(t.Context(), client, redisstore.WithPrefix(testserver.KeyPrefix(t)), redisstore.WithLogger(log))
 	kit.Fatal(t, err)
 	marked, err := redisstore.New(t.Context(), client, redisstore.WithPrefix(testserver.KeyPrefix(t)), redisstore.WithLogger(log))
 	kit.Fatal(t, err)
@@ -252,13 +252,15 @@ func differentialSides(t *testing.T) []*side {
 	inPostgres, err := sqlstore.New(t.Context(), db.Write, db.Dialect, tables, sqlstore.WithLogger(log), sqlstore.WithExpiry(0))
 	kit.Fatal(t, err)
 	t.Cleanup(func() { _ = inPostgres.Close() })
+	oneLock, inOne, _ := inRedis(t, testserver.SharedRedis(t), nil)
 	sides := []*side{
 		{name: "memory", store: memorystore.New()},
-		{name: "Redis with its own lock", store: inRedis},
+		{name: "Redis with its own lock", store: apart},
+		{name: "Redis with lock and records in one place", store: inOne},
 		{name: "Redis with marked locks in ZooKeeper", store: marked},
 		{name: "PostgreSQL with locks in ZooKeeper", store: inPostgres},
 	}
-	lockers := []driver.Locker{memorylock.New(), redisLock, ensembles[0].Locker(zookeeper.WithDurableMarkers()), ensembles[1].Locker()}
+	lockers := []driver.Locker{memorylock.New(), redisLock, oneLock, ensembles[0].Locker(zookeeper.WithDurableMarkers()), ensembles[1].Locker()}
 	for i, s := range slices.Backward(sides) {
 		s.engine, err = idem.New(lockers[i], s.store)
 		kit.Fatal(t, err)

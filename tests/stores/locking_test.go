@@ -20,14 +20,14 @@ import (
 )
 
 // inRedis returns a locker and a store in one Redis, with a prefix of their own.
-func inRedis(tb testing.TB, url string, opts ...redisstore.Option) (*redislock.Locker, *redisstore.Store, goredis.UniversalClient) {
+func inRedis(tb testing.TB, url string, locks []redislock.Option, opts ...redisstore.Option) (*redislock.Locker, *redisstore.Store, goredis.UniversalClient) {
 	tb.Helper()
 	client, err := redisstore.Connect(url)
 	kit.Fatal(tb, err)
 	prefix, log := strings.TrimSuffix(testserver.KeyPrefix(tb), ":"), slog.New(slog.DiscardHandler)
 	store, err := redisstore.New(tb.Context(), client, append(opts, redisstore.WithPrefix(prefix), redisstore.WithLogger(log))...)
 	kit.Fatal(tb, err)
-	locker, err := redislock.New(tb.Context(), client, redislock.WithPrefix(prefix), redislock.WithLogger(log))
+	locker, err := redislock.New(tb.Context(), client, append(locks, redislock.WithPrefix(prefix), redislock.WithLogger(log))...)
 	kit.Fatal(tb, err)
 	tb.Cleanup(func() {
 		_ = locker.Close(context.Background())
@@ -52,7 +52,7 @@ func TestLockingStoreInRedis(t *testing.T) {
 			t.Parallel()
 			url, opts := start(t)
 			idemtest.RunLockingStore(t, func(tb testing.TB) (driver.OfferingLocker, driver.LockingStore) {
-				locker, store, _ := inRedis(tb, url, opts...)
+				locker, store, _ := inRedis(tb, url, nil, opts...)
 				return locker, store
 			})
 		})
@@ -75,7 +75,7 @@ func (r *roundTrips) ProcessPipelineHook(next goredis.ProcessPipelineHook) gored
 // A payment with lock and record in one Redis takes two round trips, and a repeat one.
 func TestRoundTripsInOneRedis(t *testing.T) {
 	t.Parallel()
-	locker, store, client := inRedis(t, testserver.SharedRedis(t))
+	locker, store, client := inRedis(t, testserver.SharedRedis(t), nil)
 	engine, err := idem.New(locker, store)
 	kit.Fatal(t, err)
 	t.Cleanup(func() { _ = engine.Close(context.Background()) })

@@ -59,14 +59,20 @@ func wantServed(tb testing.TB, s *Store) {
 // deletes the key by itself, and the clock is right again.
 func TestJumpOfARealClockIsALoss(t *testing.T) {
 	t.Parallel()
-	for name, during := range map[string]func(tb testing.TB, s *Store, key paid){
-		"nobody calls during the jump": func(testing.TB, *Store, paid) {},
-		"a read during the jump": func(tb testing.TB, s *Store, key paid) {
+	for name, during := range map[string]func(tb testing.TB, s *Store, key, lasting paid){
+		"nobody calls during the jump": func(testing.TB, *Store, paid, paid) {},
+		"a read during the jump": func(tb testing.TB, s *Store, key, _ paid) {
 			if rec, err := s.Get(tb.Context(), key.id); !errors.Is(err, driver.ErrStoreLost) {
 				tb.Errorf("Get(%v) = %v, %v, want %v", key.id, rec.State, err, driver.ErrStoreLost)
 			}
 		},
-		"a payment during the jump": func(tb testing.TB, s *Store, key paid) { wantJump(tb, s, key) },
+		"a payment during the jump": func(tb testing.TB, s *Store, key, _ paid) { wantJump(tb, s, key) },
+		"a payment after a repeat that is answered": func(tb testing.TB, s *Store, key, lasting paid) {
+			if rec, err := s.Get(tb.Context(), lasting.id); err != nil || rec.State != driver.StateCompleted {
+				tb.Errorf("Get(%v) = %v, %v, want the answer", lasting.id, rec.State, err)
+			}
+			wantJump(tb, s, key)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -78,10 +84,10 @@ func TestJumpOfARealClockIsALoss(t *testing.T) {
 				defer mu.Unlock()
 				kinds = append(kinds, c.Kind)
 			}))
-			key := pay(t, s, 24*time.Hour)
+			key, lasting := pay(t, s, 24*time.Hour), pay(t, s, 48*time.Hour)
 			r.StepClock(25 * time.Hour)
 			await(t, "the expiry of the key", func() error { return gone(r, s, key.id) })
-			during(t, s, key)
+			during(t, s, key, lasting)
 			r.StepClock(0)
 			await(t, "the right time", func() error { return rightTime(s) })
 			wantJump(t, s, key)

@@ -33,13 +33,15 @@ func (s *Store) fetch(ctx context.Context, id driver.KeyID, expected string, now
 	if r.record, err = decodeValues(found[0], found[4], server); err != nil {
 		return r, fmt.Errorf("tokenstore/redis: get: %w", err)
 	}
+	evidence, _ := found[2].(string)
 	switch {
 	case r.record.State == driver.StateNone && expected != "" && found[1] != expected: // a read-only store may expect no incarnation
 		r.verdict = verdictLost
+	case !jumped(evidence, found[3] != nil, now, server):
 	case r.record.State == driver.StateNone || r.record.State == driver.StateExpired:
-		if evidence, _ := found[2].(string); jumped(evidence, found[3] != nil, now, server) {
-			r.verdict, r.tripped = verdictJumped, tripped(evidence, found[3] != nil, server)
-		}
+		r.verdict, r.tripped = verdictJumped, tripped(evidence, found[3] != nil, server)
+	default: // the record answers for itself, and nobody believes the time
+		r.now = time.Time{}
 	}
 	return r, nil
 }

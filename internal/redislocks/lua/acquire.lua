@@ -1,3 +1,15 @@
+-- shorten: returns the value of a lock, or false without one.
+--
+-- Redis keeps the time of expiry by its wall clock. If that was set back, a lock would outlive its
+-- time to live by as much. So a lock with more left than that gets it anew. Its owner has trusted
+-- it for less, because no renewal was sent later than now.
+local function shorten(lock)
+  local held = redis.call('GET', lock)
+  local its = held and string.match(held, ' (%d+)$')
+  if its and redis.call('PTTL', lock) > tonumber(its) then redis.call('PEXPIRE', lock, its) end
+  return held
+end
+
 -- acquire: a function of other scripts. It takes a free lock, with a fencing token.
 --
 --   lock    the key of the lock
@@ -7,14 +19,10 @@
 --   ttl     time to live, ms
 --   t       what TIME returned to this script
 -- Returns token, domain and true if the owner has taken the lock. Returns token, domain and false
--- if it has it since an earlier copy of the call. Returns nil if another owner has it, and nil and
--- an error reply if there are no more tokens.
+-- if it has it since an earlier copy of the call, and gives it its time to live anew. Returns nil if
+-- another owner has it, and nil and an error reply if there are no more tokens.
 --
 -- The value of the lock is "owner token domain nonce pid@host ttl".
---
--- Redis keeps the time of expiry by its wall clock. If that was set back, a lock would outlive its
--- time to live by as much. So a lock with more left than that gets it anew. Its owner has trusted
--- it for less, because no renewal was sent later than now.
 --
 -- The token is the server's time in microseconds, or the last token plus one if that is
 -- greater. It rises past tokens that a fail-over lost, unless the clock of the new primary
@@ -39,10 +47,9 @@ local function acquire(lock, fences, owner, holder, ttl, t)
     redis.call('HSET', fences, 'domain', domain, 'last', token)
     return token, domain, true
   end
-  local held = redis.call('GET', lock)
-  local its = string.match(held, ' (%d+)$')
-  if its and redis.call('PTTL', lock) > tonumber(its) then redis.call('PEXPIRE', lock, its) end
+  local held = shorten(lock)
   if string.sub(held, 1, 32) ~= owner then return nil end
+  redis.call('PEXPIRE', lock, ttl) -- the owner trusts its lease from before this copy was sent
   token, domain = string.match(held, '^%x+ (%d+) (%S+)')
   return token, domain, false
 end

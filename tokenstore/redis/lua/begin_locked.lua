@@ -1,5 +1,5 @@
 -- begin_locked: takes the lock of a key and begins an attempt under its fence. The functions of
--- clock.lua and the function acquire are in front of it. begin.lua and what it needs follow, as the
+-- clock.lua and of acquire.lua are in front of it. begin.lua and what it needs follow, as the
 -- function begin, and begin_unlock.lua.
 --
 -- KEYS and the record are in prelude.lua.
@@ -22,10 +22,24 @@ local function packed_domain(domain)
 end
 
 local lock, nonce, owner = KEYS[7], ARGV[4], ARGV[12]
-if now > u48(ARGV[15], 1) then return {'late', '', '', p48(now)} end
+if now > u48(ARGV[15], 1) then return {'late'} end
 
-local found = redis.call('MGET', KEYS[1], KEYS[5], KEYS[6])
+local found = redis.call('MGET', KEYS[1], KEYS[5], KEYS[6], KEYS[3])
 local r = found[1]
+
+-- The answer of a script that leaves everything as it is. A time that may have jumped stays untold.
+local function unchanged(verdict)
+  if KEYS[9] then
+    local answer = redis.pcall('DEL', KEYS[9])
+    if type(answer) == 'table' and string.find(answer.err, 'READONLY', 1, true) then return answer end
+  end
+  local believed = not jumped(found[2], found[3], ARGV[11])
+  return {verdict, r or '', '', believed and p48(now) or ''}
+end
+
+if not r and ARGV[3] == '\1' and found[4] == ARGV[1] and not jumped(found[2], found[3], ARGV[11]) then
+  return unchanged('kept') -- no such token
+end
 if r and #r >= 123 and sub(r, 1, 1) == '\2' then
   local state, own = byte(r, 2), sub(r, 17, 32) == nonce
   local open, completed = state == 2 or state == 5, state == 3 and u48(r, 106) > now
@@ -38,18 +52,13 @@ if r and #r >= 123 and sub(r, 1, 1) == '\2' then
     if completed and u48(r, 100) <= now and jumped(found[2], found[3], ARGV[11]) then
       return {'jumped', found[2], found[3] and '1' or '', p48(now)}
     end
-    if KEYS[9] then
-      local answer = redis.pcall('DEL', KEYS[9])
-      if type(answer) == 'table' and string.find(answer.err, 'READONLY', 1, true) then return answer end
-    end
-    local locked = open and redis.call('GETRANGE', lock, '0', '0') ~= ''
-    return {locked and 'locked' or 'kept', r, '', p48(now)}
+    return unchanged(open and shorten(lock) and 'locked' or 'kept')
   end
 end
 
 local token, domain, taken = acquire(lock, KEYS[8], owner, ARGV[13], ARGV[14], t)
 if not token and domain then return domain end
-if not taken then return {'locked', r or '', '', p48(now)} end
+if not taken then return unchanged('locked') end
 local high = floor(token / 281474976710656)
 ARGV[4] = char(0, high) .. p48(token - high * 281474976710656) .. nonce
 ARGV[5] = packed_domain(domain)
