@@ -8,6 +8,9 @@
 // get a dialler, a lease clock and a Store from it, as any test may give them. Everything
 // runs in a bubble of testing/synctest, where a minute passes in milliseconds.
 //
+// In a third of the plans the processes have no lock in ZooKeeper. The store has the locks (package simstore), and one call takes
+// lock and record of a key. A fail-over of the store then loses both, and a clock of the store that jumps ahead ends locks early.
+//
 // # One seed
 //
 // A [Plan] comes from a seed alone. It says how the processes, the clients and the
@@ -47,12 +50,18 @@
 //   - No two leases of one lock are believed in by processes that run.
 //   - A completed record never changes, and a released attempt is never completed later.
 //   - An element of the queue that was taken in comes out, and is removed once.
+//   - A combined call without an answer is undone, and one that comes too late begins nothing.
 //   - When the faults have stopped, every key is settled, and no lock is left.
 //   - When the processes have stopped, no goroutine, session, watch or container is left.
+//
+// Where lock and record are in the store, a fail-over may lose both, and such a key may run again, as package lock/redis
+// says. Leases are then believed in beside a later one for their time to live at most, and so are those of before a clock that
+// jumped ahead. A ledger that checks fences still has at most one effect after a jump, because the records are there.
 //
 // # Reading order
 //
 // plan.go draws a run. world.go runs it. process.go is a service process, lease.go looks
 // over its leases, ledger.go is the resource, load.go the clients, recipes.go the users of
-// recipes, faults.go what breaks, check.go the judge. shrink.go makes a failing plan smaller.
+// recipes, faults.go what breaks, check.go the judge. combined.go has what differs with
+// combined calls. shrink.go makes a failing plan smaller.
 package simulate

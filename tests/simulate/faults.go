@@ -31,7 +31,7 @@ func (w *world) storm() {
 	w.zk.Calm()
 	w.store.Down(false)
 	w.store.Full(nil)
-	w.store.StepClock(0, true)
+	w.stepClock(0, true)
 	w.store.Accept()
 }
 
@@ -127,7 +127,7 @@ func (w *world) strike(f Fault, p *process) {
 		w.store.Down(true)
 		time.AfterFunc(f.For, func() { w.store.Down(false) })
 	case StoreFallsBack:
-		w.judge.lost(w.store.FallBack(f.For))
+		w.fallBack(f.For)
 	case StoreLosesAll:
 		w.judge.lost(w.store.LoseAll(w.plan.Accept))
 	case StoreFull:
@@ -142,11 +142,11 @@ func (w *world) strike(f Fault, p *process) {
 			ahead = 10 * idem.DefaultKeyTTL
 			w.judge.lost(slices.Collect(maps.Keys(w.judge.keys)))
 		}
-		w.store.StepClock(ahead, w.plan.Accept)
-		time.AfterFunc(f.For, func() { w.store.StepClock(0, w.plan.Accept) })
+		w.stepClock(ahead, w.plan.Accept)
+		time.AfterFunc(f.For, func() { w.stepClock(0, w.plan.Accept) })
 	case StoreClockBack:
-		w.store.StepClock(-200*f.For, true)
-		time.AfterFunc(f.For, func() { w.store.StepClock(0, true) })
+		w.stepClock(-200*f.For, true)
+		time.AfterFunc(f.For, func() { w.stepClock(0, true) })
 	case RestoreServers:
 		w.zk.Restore(f.For*time.Duration(1+2*f.Server)/2, f.For)
 	case kinds:

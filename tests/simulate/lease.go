@@ -22,6 +22,10 @@ type leases struct {
 	fence map[string]driver.Fence // the highest one of each lock
 
 	excused map[*process]time.Time
+
+	// A lock that was asked for before this may be gone without its holder knowing.
+	forgotten    map[string]time.Time
+	allForgotten time.Time // the same for every lock in the store
 }
 
 // belief is a lease in the eyes of its process.
@@ -30,6 +34,7 @@ type belief struct {
 	lease   driver.Lease
 	holders int // as many may hold the lock at once
 	since   time.Time
+	settles bool // with a settlement on its way that gives the lock back
 }
 
 // excuse is for a process whose session an operator ends. The lease clock cannot know of that,
@@ -38,6 +43,30 @@ func (ls *leases) excuse(p *process) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.excused[p] = time.Now().Add(ls.w.plan.Session)
+}
+
+// forget is for locks in the store that a fail-over has lost, or for all of them, which a clock that jumped ahead has ended. Their leases
+// may be believed in for their time to live. package lock/redis promises no more.
+func (ls *leases) forget(ids []driver.KeyID, all bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if all {
+		ls.allForgotten = time.Now()
+	}
+	for _, id := range ids {
+		ls.forgotten[lockOf(id)] = time.Now()
+	}
+}
+
+// lockOf is the name of the lock of a key.
+func lockOf(id driver.KeyID) string { return "key " + id.String() }
+
+// maybeGone reports whether the lock of a lease may be gone.
+func (ls *leases) maybeGone(lock string, b *belief) bool {
+	if !ls.w.plan.Combined || !strings.HasPrefix(lock, lockOf(driver.KeyID{})[:4]) {
+		return false
+	}
+	return !b.since.After(ls.allForgotten) || !b.since.After(ls.forgotten[lock])
 }
 
 // stands reports whether a running process believes in the lease.
@@ -61,10 +90,14 @@ const (
 
 // granted takes a new lease into view. forget takes it out again, before it is released.
 func (ls *leases) granted(p *process, lock string, l driver.Lease, holders int) (forget func()) {
-	b := &belief{p, l, holders, time.Now()}
+	return ls.believed(lock, &belief{p: p, lease: l, holders: holders, since: time.Now()})
+}
+
+func (ls *leases) believed(lock string, b *belief) (forget func()) {
+	p, l, holders := b.p, b.lease, b.holders
 	ls.mu.Lock()
 	if f, highest := l.Fence(), ls.fence[lock]; p.runs() && b.stands() {
-		if highest.Token != 0 && !highest.Before(f) && holders == exclusive && !ls.w.plan.has(RestoreServers) {
+		if highest.Token != 0 && !highest.Before(f) && holders == exclusive && !ls.w.plan.has(RestoreServers) && !ls.maybeGone(lock, b) {
 			ls.w.failf("lock %s: %s got fence %v after %v", lock, p.host, f, highest)
 		}
 		if highest.Before(f) || highest.Token == 0 {
@@ -96,7 +129,7 @@ func (ls *leases) check() {
 	for lock, held := range ls.held {
 		least, standing := shared, []string(nil)
 		for _, b := range held {
-			if b.stands() && !b.since.Before(ls.excused[b.p]) {
+			if b.stands() && !b.settles && !b.since.Before(ls.excused[b.p]) && !ls.maybeGone(lock, b) {
 				least = min(least, b.holders)
 				standing = append(standing, fmt.Sprintf("%s (%v)", b.p.host, b.lease.Fence()))
 			}
@@ -123,7 +156,7 @@ func (o *overseen) TryAcquire(ctx context.Context, req driver.LockRequest) (driv
 		return nil, err
 	}
 	kept := l.(*zookeeper.Lease)
-	forget := o.p.w.leases.granted(o.p, "key "+req.KeyID.String(), kept, exclusive)
+	forget := o.p.w.leases.granted(o.p, lockOf(req.KeyID), kept, exclusive)
 	return &overseenLease{kept, o.p, req.KeyID, forget}, o.p.step(false)
 }
 
@@ -139,11 +172,10 @@ type overseenLease struct {
 // interrupted, although nothing has happened to this one. A copy of a Begin may arrive after the
 // store has refused that Begin. It may start an attempt of which nobody knows, and which nobody runs. A
 // Begin without an answer keeps its lock for the settle time-out only.
-func (l *overseenLease) givenBack() {
-	l.forget()
-	rec := l.p.w.store.Record(l.id)
-	if l.p.runs() && l.Err() == nil && rec.State == driver.StatePending && rec.Attempt.Fence == l.Fence() && l.p.w.begun.owed(rec.Attempt, l.p.settleTimeout()) && !l.p.w.judge.shakes(l.id) {
-		l.p.w.failf("%s gave back the lock of attempt %+v, which is pending", l.p.host, rec.Attempt)
+func givenBack(p *process, id driver.KeyID, l driver.Lease) {
+	rec := p.w.store.Record(id)
+	if p.runs() && l.Err() == nil && rec.State == driver.StatePending && rec.Attempt.Fence == l.Fence() && p.w.begun.owed(rec.Attempt, p.settleTimeout()) && !p.w.judge.shakes(id) {
+		p.w.failf("%s gave back the lock of attempt %+v, which is pending", p.host, rec.Attempt)
 	}
 }
 
@@ -159,28 +191,30 @@ func (l *overseenLease) MarkBegun(ctx context.Context, m driver.Marker) error {
 // Release implements driver.Lease.
 func (l *overseenLease) Release(ctx context.Context) error {
 	_ = l.p.step(false)
-	l.givenBack()
+	l.forget()
+	givenBack(l.p, l.id, l.Lease)
 	return l.Lease.Release(ctx)
 }
 
 // ReleaseInBackground implements driver.Lease.
 func (l *overseenLease) ReleaseInBackground() {
 	_ = l.p.step(false)
-	l.givenBack()
+	l.forget()
+	givenBack(l.p, l.id, l.Lease)
 	l.Lease.ReleaseInBackground()
 }
 
 // overseenStore is the store of a process, under the eyes of the judge.
 type overseenStore struct {
 	*simstore.Client
-	begun *attempts
+	p *process
 }
 
 // Begin implements driver.Store.
 func (s overseenStore) Begin(ctx context.Context, id driver.KeyID, req driver.BeginRequest) (driver.BeginResult, error) {
 	res, err := s.Client.Begin(ctx, id, req)
 	if res.Begun || err != nil {
-		s.begun.add(req.Nonce, err == nil)
+		s.p.w.begun.add(req.Nonce, err == nil)
 	}
 	return res, err
 }

@@ -30,10 +30,11 @@ type Plan struct {
 	Fates    simnet.Fates
 	Speeds   []float64 // of the ensemble's clock and of each process's lease clock
 
-	Markers bool // durable markers
-	Fenced  bool // the ledger checks fences
-	Distant bool // the network is between the processes and a ledger without fences
-	Accept  bool // a store that has lost its records is used on at once
+	Combined bool // lock and record of a key in one call, and the locks in the store
+	Markers  bool // durable markers
+	Fenced   bool // the ledger checks fences
+	Distant  bool // the network is between the processes and a ledger without fences
+	Accept   bool // a store that has lost its records is used on at once
 
 	Faults []Fault
 }
@@ -185,6 +186,9 @@ func NewPlan(seed uint64) Plan {
 	if p.has(RestoreServers) && !p.Fenced {
 		p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == RestoreServers })
 	}
+	if own := (dice{simnet.Random(seed, "combined")}); own.one(3) {
+		p.combine(own)
+	}
 	return p
 }
 
@@ -220,8 +224,8 @@ func (p *Plan) drawFault(d dice, th theme) Fault {
 // String lists the plan.
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d processes, %d keys, %d clients, session %v, tick %v, lag %v, storm %v, wait %v, busy %v, hold %v, patience %v, markers %v, fenced %v, accept %v\n",
-		p.Seed, p.Processes, p.Keys, p.Clients, p.Session, p.Tick, p.Lag, p.Storm, p.Wait, p.Busy, p.Hold, p.Patience, p.Markers, p.Fenced, p.Accept)
+	fmt.Fprintf(&b, "seed %d: %d processes, %d keys, %d clients, session %v, tick %v, lag %v, storm %v, wait %v, busy %v, hold %v, patience %v, combined %v, markers %v, fenced %v, accept %v\n",
+		p.Seed, p.Processes, p.Keys, p.Clients, p.Session, p.Tick, p.Lag, p.Storm, p.Wait, p.Busy, p.Hold, p.Patience, p.Combined, p.Markers, p.Fenced, p.Accept)
 	fmt.Fprintf(&b, "  network %+v, fates %+v, speeds %.4f\n", p.Network, p.Fates, p.Speeds)
 	for _, f := range p.Faults {
 		fmt.Fprintf(&b, "  %v\n", f)

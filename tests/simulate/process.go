@@ -16,6 +16,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simnet"
+	"github.com/idemkeeper/idemkeeper/tests/simulate/simstore"
 )
 
 var errDead = errors.New("simulate: the process is dead")
@@ -28,7 +29,9 @@ type process struct {
 
 	toStore, toLedger *simnet.Caller
 	client            *zookeeper.Client
+	locks             *simstore.Locker // with combined calls
 	engine            *idem.Engine
+	owes              owed
 
 	ctx  context.Context // ends with the life
 	kill context.CancelFunc
@@ -140,8 +143,13 @@ func (p *process) live() {
 	if p.w.plan.Markers {
 		opts = append(opts, zookeeper.WithDurableMarkers())
 	}
-	store := overseenStore{p.w.store.Client(p.calls(p.toStore)), &p.w.begun}
-	locker := &overseen{Locker: p.client.Locker(opts...), p: p}
+	store := overseenStore{p.w.store.Client(p.calls(p.toStore)).WithClock(p.now), p}
+	var locker driver.Locker = &overseen{Locker: p.client.Locker(opts...), p: p}
+	if p.w.plan.Combined {
+		p.locks = store.Locker(p.w.plan.Session)
+		defer p.locks.Abandon()
+		locker = overseenLocks{p.locks, p}
+	}
 	var err error
 	p.engine, err = idem.New(locker, store, idem.WithSettleTimeout(p.settleTimeout()), idem.WithStoreTimeout(p.w.plan.Session/4))
 	if err != nil {
@@ -170,6 +178,9 @@ func (p *process) live() {
 	select {
 	case <-p.ctx.Done():
 		p.client.Abandon()
+		if p.locks != nil {
+			p.locks.Abandon()
+		}
 		cancel()
 		_ = p.engine.Close(p.ctx)
 		p.wg.Wait()
@@ -182,6 +193,14 @@ func (p *process) live() {
 	defer done()
 	if err := p.engine.Close(closing); err != nil {
 		p.w.failf("process %s: Engine.Close() = %v", p.host, err)
+	}
+	if n := p.owes.count(); n > 0 {
+		p.w.failf("process %s has left %d calls without an answer as they were", p.host, n)
+	}
+	if p.locks != nil {
+		if err := p.locks.Close(closing); err != nil {
+			p.w.failf("process %s: Locker.Close() = %v", p.host, err)
+		}
 	}
 	if err := p.client.Close(closing); err != nil {
 		p.w.failf("process %s: Client.Close() = %v", p.host, err)

@@ -24,7 +24,7 @@ func TestSimulate(t *testing.T) {
 	// One processor leaves the scheduler fewer choices.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	began, ran, failed := time.Now(), 0, 0
-	fenced, lossy := 0, 0 // plans whose ledger checks fences, and whose store loses records
+	fenced, lossy, combined := 0, 0, 0 // plans whose ledger checks fences, whose store loses records, and with combined calls
 	with := make([]int, kinds)
 	for seed := *from; seed < *from+uint64(*seeds) && failed < *most; seed++ {
 		plan := NewPlan(seed)
@@ -38,6 +38,9 @@ func TestSimulate(t *testing.T) {
 		if plan.has(StoreFallsBack, StoreLosesAll) {
 			lossy++
 		}
+		if plan.Combined {
+			combined++
+		}
 		for k := range kinds {
 			if plan.has(k) {
 				with[k]++
@@ -49,8 +52,8 @@ func TestSimulate(t *testing.T) {
 			shrink(t, plan)
 		}
 	}
-	t.Logf("FIGURE simulate %d seeds from %d in %v, %d failed; %d have the fence check, %d lose records",
-		ran, *from, time.Since(began).Round(time.Millisecond), failed, fenced, lossy)
+	t.Logf("FIGURE simulate %d seeds from %d in %v, %d failed; %d have the fence check, %d lose records, %d combine lock and record",
+		ran, *from, time.Since(began).Round(time.Millisecond), failed, fenced, lossy, combined)
 	for k, n := range with {
 		t.Logf("FIGURE simulate-%s %d", nameOf(FaultKind(k)), n)
 	}

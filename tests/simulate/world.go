@@ -79,7 +79,8 @@ func newWorld(plan Plan) *world {
 	w.begun.nonces = make(map[driver.Nonce]time.Time)
 	w.judge = newJudge(w)
 	w.store.Changed = w.judge.changed
-	w.leases = &leases{w: w, held: make(map[string][]*belief), fence: make(map[string]driver.Fence), excused: make(map[*process]time.Time)}
+	w.store.Late = w.judge.late
+	w.leases = &leases{w: w, held: make(map[string][]*belief), fence: make(map[string]driver.Fence), excused: make(map[*process]time.Time), forgotten: make(map[string]time.Time)}
 	w.zk = simzk.New(plan.Seed, w.net, simzk.Config{
 		Servers: serverNames(), Tick: plan.Tick, Speed: plan.Speeds[0], Lag: plan.Lag, SyncLimit: 5 * plan.Tick, Election: 3 * plan.Tick,
 		Containers: containers,

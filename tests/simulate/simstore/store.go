@@ -8,6 +8,9 @@
 //
 // The rules of the records are those of tokenstore/memory, which passes the suite of
 // idem/idemtest. The scripts of tokenstore/redis are not simulated.
+//
+// The server has locks, too, and a client can take and give back one in the same call as its record. A [Locker]
+// keeps them as lock/redis does. A fail-over loses the latest locks together with the records.
 package simstore
 
 import (
@@ -27,10 +30,12 @@ type Server struct {
 	// use the server.
 	Changed func(id driver.KeyID, before, after driver.Record)
 
+	// Late, if not nil, is called if a combined call begins an attempt so long after its caller has gone.
+	Late func(id driver.KeyID, by time.Duration)
+
 	mu      sync.Mutex
 	offset  time.Duration // of the server's clock
-	clock   time.Time     // of the change that is applied, by the server's clock
-	records *memorystore.Store
+	state   *state
 	log     []entry
 	down    bool
 	lost    bool                    // and not accepted
@@ -38,32 +43,42 @@ type Server struct {
 	stalled time.Time               // it answers nothing until then
 }
 
+// state is what the server keeps.
+type state struct {
+	*memorystore.Store           // the records
+	now                time.Time // of the call that is served, by the server's clock
+	locks              map[driver.KeyID]lock
+	last               uint64 // fence
+}
+
+func newState() *state {
+	st := &state{locks: make(map[driver.KeyID]lock)}
+	st.Store = memorystore.New(memorystore.WithClock(func() time.Time { return st.now }))
+	return st
+}
+
 // entry is one change.
 type entry struct {
 	at    time.Time // by the true time
 	clock time.Time // by the server's clock
 	id    driver.KeyID
-	apply func(*memorystore.Store) error
+	locks bool // it changes the lock
+	apply func(*state) error
 }
 
 // New returns an empty server.
 func New() *Server {
-	s := new(Server)
-	s.records = s.empty()
-	return s
-}
-
-func (s *Server) empty() *memorystore.Store {
-	return memorystore.New(memorystore.WithClock(func() time.Time { return s.clock }))
+	return &Server{state: newState()}
 }
 
 var (
 	errDown = errors.New("simstore: server is down")
+	errLost = fmt.Errorf("simstore: %w", driver.ErrStoreLost)
 	errFull = fmt.Errorf("simstore: server is full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites)
 )
 
 // change applies and logs a change.
-func (s *Server) change(id driver.KeyID, begins bool, apply func(*memorystore.Store) error) error {
+func (s *Server) change(id driver.KeyID, begins bool, apply func(*state) error) error {
 	s.enter()
 	defer s.mu.Unlock()
 	switch {
@@ -72,32 +87,37 @@ func (s *Server) change(id driver.KeyID, begins bool, apply func(*memorystore.St
 	case s.full != nil && s.full(id):
 		return errFull
 	}
-	before, _ := s.records.Get(context.Background(), id)
+	before, _ := s.state.Get(context.Background(), id)
 	if s.lost && (begins || before.State == driver.StateNone) {
-		return fmt.Errorf("simstore: %w", driver.ErrStoreLost)
+		return errLost
 	}
-	s.log = append(s.log, entry{time.Now(), s.clock, id, apply})
-	err := apply(s.records)
+	s.note(id, false, apply)
+	err := apply(s.state)
 	s.report(id, before)
 	return err
 }
 
+// note logs a change. Needs mu.
+func (s *Server) note(id driver.KeyID, locks bool, apply func(*state) error) {
+	s.log = append(s.log, entry{time.Now(), s.state.now, id, locks, apply})
+}
+
 // report tells of a change. Needs mu.
 func (s *Server) report(id driver.KeyID, before driver.Record) {
-	after, _ := s.records.Get(context.Background(), id)
+	after, _ := s.state.Get(context.Background(), id)
 	if s.Changed != nil {
 		s.Changed(id, before, after)
 	}
 }
 
 // read looks at the records.
-func (s *Server) read(look func(*memorystore.Store) error) error {
+func (s *Server) read(look func(*state) error) error {
 	s.enter()
 	defer s.mu.Unlock()
 	if s.down {
 		return errDown
 	}
-	return look(s.records)
+	return look(s.state)
 }
 
 // enter locks the server for a call, and looks at its clock. A call waits while the server is stalled.
@@ -109,7 +129,7 @@ func (s *Server) enter() {
 		time.Sleep(left)
 		s.mu.Lock()
 	}
-	s.clock = time.Now().Add(s.offset)
+	s.state.now = time.Now().Add(s.offset)
 }
 
 // Full makes the server refuse writes about some keys, as one does that has no memory or no replica left
@@ -131,12 +151,14 @@ func (s *Server) Stall(d time.Duration) {
 }
 
 // StepClock makes the server's clock wrong by offset. A step ahead counts as a loss, which the server
-// refuses until Accept, unless it accepts at once.
-func (s *Server) StepClock(offset time.Duration, accept bool) {
+// refuses until Accept, unless it accepts at once. A step ahead ends locks early, and StepClock reports that.
+func (s *Server) StepClock(offset time.Duration, accept bool) (ahead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lost = s.lost || offset > s.offset && offset > 0 && !accept
+	ahead = offset > s.offset
+	s.lost = s.lost || ahead && offset > 0 && !accept
 	s.offset = offset
+	return ahead
 }
 
 // Down makes the server refuse every call, or serve again.
@@ -147,7 +169,7 @@ func (s *Server) Down(down bool) {
 }
 
 // FallBack drops the changes of the last time d, although their callers were told that
-// they had taken effect. It returns the keys whose records are others now.
+// they had taken effect. It returns the keys whose records are others now, or whose locks may be.
 func (s *Server) FallBack(d time.Duration) []driver.KeyID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,23 +197,23 @@ func (s *Server) Accept() {
 
 // rebuild applies the first n changes to an empty store.
 func (s *Server) rebuild(n int) (changed []driver.KeyID) {
-	before := s.records
+	before := s.state
 	dropped := s.log[n:]
 	s.log = s.log[:n:n]
-	s.records = s.empty()
+	s.state = newState()
 	for _, e := range s.log {
-		s.clock = e.clock
-		_ = e.apply(s.records)
+		s.state.now = e.clock
+		_ = e.apply(s.state)
 	}
-	s.clock = time.Now().Add(s.offset)
+	s.state.now = time.Now().Add(s.offset)
 	seen := make(map[driver.KeyID]bool)
 	for _, e := range dropped {
 		was, _ := before.Get(context.Background(), e.id)
-		is, _ := s.records.Get(context.Background(), e.id)
-		if same := was.State == is.State && was.Attempt == is.Attempt; !seen[e.id] && !same {
+		is, _ := s.state.Get(context.Background(), e.id)
+		if same := !e.locks && was.State == is.State && was.Attempt == is.Attempt; !seen[e.id] && !same {
 			changed = append(changed, e.id)
+			seen[e.id] = true
 		}
-		seen[e.id] = true
 	}
 	return changed
 }
@@ -200,7 +222,7 @@ func (s *Server) rebuild(n int) (changed []driver.KeyID) {
 func (s *Server) Record(id driver.KeyID) driver.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clock = time.Now().Add(s.offset)
-	rec, _ := s.records.Get(context.Background(), id)
+	s.state.now = time.Now().Add(s.offset)
+	rec, _ := s.state.Get(context.Background(), id)
 	return rec
 }

@@ -22,6 +22,23 @@ func TestAsAStore(t *testing.T) {
 	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) driver.Store { return New().Client(checked) }})
 }
 
+func TestAsALockingStore(t *testing.T) {
+	idemtest.RunLockingStore(t, func(tb testing.TB) (driver.OfferingLocker, driver.LockingStore) {
+		c := New().Client(checked)
+		return lockerOf(tb, c), c
+	})
+}
+
+func TestAsALocker(t *testing.T) {
+	idemtest.RunLocker(t, idemtest.LockerHarness{New: func(tb *testing.T) driver.Locker { return lockerOf(tb, New().Client(checked)) }})
+}
+
+func lockerOf(tb testing.TB, c *Client) *Locker {
+	l := c.Locker(10 * time.Second)
+	tb.Cleanup(func() { _ = l.Close(context.Background()) })
+	return l
+}
+
 // checked is direct, and heeds the end of a context as every caller does.
 func checked(ctx context.Context, serve func()) error {
 	if err := ctx.Err(); err != nil {
