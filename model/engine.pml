@@ -31,6 +31,10 @@ inline keepLate(what, no, under, goal, name, reply, sure) {
 #define ALLOWED (mst == NONE || COUNTS || mst == UNKNOWN && (MARKED || OPEN(rec[k].st)))
 #endif
 
+/* What a combined call with this number has left in the record. Its number stands for its nonce and for the owner of
+ * its lock. */
+#define ITS(call) (rec[k].st != NONE && (nonces[call] & (1 << rec[k].fence)))
+
 /* mark in idem/mark.go sets the marker for the release, from a record. */
 inline markFrom(state, no, since) {
 	if
@@ -60,6 +64,13 @@ inline heeded() {
 	fi
 }
 
+/* A settlement gives the lock back in the same step, if the lock was taken together with the attempt. */
+#if COMBINED
+#define SETTLE_HERE(verdict, k, no, under, target, settler, reply, trusted) settleUnlock(verdict, k, no, under, target, settler, reply, trusted)
+#else
+#define SETTLE_HERE(verdict, k, no, under, target, settler, reply, trusted) settle(verdict, k, no, under, target, settler, reply, trusted)
+#endif
+
 proctype Requests(byte p, k, left; bool sweeps) {
 	byte f;        /* fence of the lease */
 	byte n;        /* number of the attempt that has begun */
@@ -70,6 +81,9 @@ proctype Requests(byte p, k, left; bool sweeps) {
 	bool lost;     /* the lease is no longer trusted */
 	bool again;    /* the next attempt starts from rn, rf */
 	bool ok;
+#if COMBINED
+	byte call;     /* the number of the combined call */
+#endif
 	do
 	:: left == 0 -> break
 	:: left > 0 ->
@@ -84,6 +98,92 @@ proctype Requests(byte p, k, left; bool sweeps) {
 			:: else
 			fi
 		}
+#if COMBINED
+		if
+		:: sweeps || !IDLE(rec[k].st) -> goto locking
+		:: !sweeps && IDLE(rec[k].st) -> skip
+		fi;
+		/* Steps 3 to 5 in one call. */
+		atomic {
+			MAY_START(p, k) && (owner[k] == 0 || !IDLE(rec[k].st)) ->
+			STARTED(p, k);
+			calls++; call = calls;
+			if
+			:: beginLocked(v, k, p, call)
+			:: MAY_LOSE -> LOSE; keepLate(COMBINED_CALL, call, 0, 0, p, 0, true); undoing = true; v = ERROR
+			fi;
+			if
+			:: v == BEGUN -> f = owner[k]; n = rec[k].num; ok = false; v = 0; printf("instance %d takes the lock and begins attempt %d under fence %d\n", p, n, f)
+			:: v == ERROR -> v = 0; goto undo
+			:: v == KEPT -> v = 0; left++; goto done
+			:: v == LOST || v == STALE -> v = 0; goto done
+			fi
+		}
+		atomic { /* the lease, once more */
+			if
+			:: HELD -> goto executing
+			:: !HELD -> lost = true; goto aborting
+			:: HELD && MAY(expiries) -> expiries--; gone[k] = gone[k] | (1 << f); lost = true; goto aborting
+			fi
+		}
+undo:		/* undoOffered: take the lock by its owner. */
+		atomic {
+#ifdef MUTANT_NOT_UNDONE
+			undoing = false; goto done;
+#endif
+			if
+			:: owner[k] == 0 || lockedBy[k] == call ->
+				if
+				:: owner[k] == 0 -> grant(k, p, call)
+				:: else -> holder[k] = p
+				fi;
+				f = owner[k]; unheld[k] = false; printf("instance %d takes the lock of its call, with fence %d\n", p, f)
+			:: MAY(stalls) -> stalls--; undoing = false; outage = true; printf("instance %d gets no lock for its undo\n", p); goto undoneLate /* it goes on without one */
+			fi
+		}
+		atomic { /* abortOffered */
+			if
+			:: !ITS(call) -> abort(k, f, 0, 0); gone[k] = gone[k] | (1 << f)
+			:: ITS(call) -> rf = rec[k].fence; abort(k, rf, 0, 0); gone[k] = gone[k] | (1 << rf)
+			fi;
+			printf("instance %d undoes its call\n", p);
+			rf = 0
+		}
+		atomic { /* the next holder may have marked the attempt as unknown */
+			if
+			:: rec[k].st == UNKNOWN && ITS(call) && rec[k].fence != f -> n = rec[k].num; rf = rec[k].fence; settle(v, k, n, rf, RELEASED, rf, 0, false)
+			:: else
+			fi;
+			v = KEEP; release(k, f, v, v, v); v = 0; n = 0; rf = 0
+		}
+#ifdef MUTANT_NO_SECOND_LOOK
+		atomic { undoing = false; goto done }
+#endif
+		atomic { /* comesAgain: a look after the last moment */
+			(late.op != COMBINED_CALL || late.past) ->
+			if
+			:: ITS(call) && OPEN(rec[k].st) -> goto withoutLock
+			:: else -> undoing = false; goto done
+			fi
+		}
+undoneLate:	/* The lock of the call is over, and no copy comes any more. */
+		atomic { lockedBy[k] != call && (late.op != COMBINED_CALL || late.past) -> skip }
+withoutLock:	/* undoWithoutLock */
+		atomic {
+			if
+			:: ITS(call) && OPEN(rec[k].st) -> rf = rec[k].fence; abort(k, rf, 0, 0); gone[k] = gone[k] | (1 << rf)
+			:: else
+			fi
+		}
+		atomic {
+			if
+			:: rec[k].st == UNKNOWN && ITS(call) -> n = rec[k].num; rf = rec[k].fence; settle(v, k, n, rf, RELEASED, rf, 0, false)
+			:: else
+			fi;
+			v = 0; n = 0; rf = 0; undoing = false; goto done
+		}
+locking:
+#endif
 		/* Step 4: take the lock, and see the marker. */
 		atomic {
 			owner[k] == 0 && MAY_START(p, k) ->
@@ -201,7 +301,7 @@ settling:	/* Step 7: settle the attempt. The engine tries until the store answer
 			fi;
 			if
 			:: MAY_LOSE -> LOSE; keepLate(SETTLE, n, f, out, f, ans, !lost); goto settling
-			:: settle(v, k, n, f, out, f, ans, !lost);
+			:: SETTLE_HERE(v, k, n, f, out, f, ans, !lost);
 				printf("instance %d settles attempt %d as %d: %d\n", p, n, out, v);
 				if
 				:: rec[k].st == COMPLETED -> acknowledge(k, rec[k].answer)

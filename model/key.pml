@@ -7,6 +7,8 @@
  *   REQUESTS    requests for each key at each instance
  *   IN_DOUBT    what a route does in doubt: ASK (a resolver), LEAVE (unknown) or AGAIN
  *   MARKERS     durable markers: 0 or 1
+ *   COMBINED    lock and record of a key are in one place, and an idle key takes both in one call: 0 or 1. The lock has
+ *               no markers then
  *   FENCED      the resource checks fences: 0 or 1
  *   CRASHES, EXPIRIES, REPLIES, EFFECTS, WIPES, FAILOVERS
  *               how many instances crash, sessions end under a living instance, replies of the
@@ -27,8 +29,11 @@
 #ifndef IN_DOUBT
 #define IN_DOUBT ASK
 #endif
+#ifndef COMBINED
+#define COMBINED 0
+#endif
 #ifndef MARKERS
-#define MARKERS 1
+#define MARKERS (!COMBINED)
 #endif
 #ifndef FENCED
 #define FENCED 1
@@ -64,6 +69,8 @@
 #define AGAIN 2
 
 #define WORKERS (KEYS * INSTANCES)
+#define CALLS (WORKERS * REQUESTS * 2 + 3)
+#define ITS_AT(k, call) (rec[k].st != NONE && (nonces[call] & (1 << rec[k].fence)))
 
 /* A promise that does not hold stops the run. run.sh looks for its text in the replay. */
 #define PROMISE(holds, text) \

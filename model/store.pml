@@ -46,7 +46,12 @@ short barred[KEYS];   /* fences that an Abort has left, so that their Begin is r
 #define BEGIN   1
 #define SETTLE  2
 #define ABORT   3
-typedef Late { byte op; byte at; byte num; byte fence; byte by; byte into; byte told; bool safe }
+#define COMBINED_CALL 4
+typedef Late { byte op; byte at; byte num; byte fence; byte by; byte into; byte told; bool safe
+#if COMBINED
+	; bool past /* the last moment of the call is over */
+#endif
+}
 Late late;
 
 inline clear(r) { r.st = NONE; r.num = 0; r.fence = 0; r.by = 0; r.answer = 0; r.again = false }
