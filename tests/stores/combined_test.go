@@ -723,7 +723,9 @@ func TestCombinedWithACorruptRecord(t *testing.T) {
 func TestCombinedClose(t *testing.T) {
 	t.Parallel()
 	c := newCombined(t, place{})
-	slow := c.faults.Slow("BeginLocked", 1)
+	_, err := c.do("paid", c.pay)
+	kit.Fatal(t, err)
+	slow := c.faults.Slow("BeginLocked", 2)
 	c.faults.FailBefore("SettleUnlock", idemtest.Every, nil)
 	answer := make(chan error, 1)
 	go func() {
@@ -734,14 +736,14 @@ func TestCombinedClose(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- c.engine.Close(context.Background()) }()
 	kit.Eventually(t, "the end of the engine", func() error {
-		if _, err := c.do("other", c.pay); !strings.Contains(fmt.Sprint(err), "closed") {
+		if _, err := c.do("paid", c.pay); !strings.Contains(fmt.Sprint(err), "closed") {
 			return fmt.Errorf("Do() = %w", err)
 		}
 		return nil
 	})
 	slow.Release()
-	if err := <-answer; codeOf(err) != "refused unavailable" || c.runs.Load() != 0 {
-		t.Errorf("Do() = %v with %d runs, want it unavailable and none", err, c.runs.Load())
+	if err := <-answer; codeOf(err) != "refused unavailable" || c.runs.Load() != 1 {
+		t.Errorf("Do() = %v, and %d handlers ran, want it unavailable and the first one", err, c.runs.Load())
 	}
 	kit.Fatal(t, <-closed)
 	c.wantFree("k")
