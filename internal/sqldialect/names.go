@@ -58,6 +58,23 @@ func (d *Dialect) Bind(text string) string {
 	return b.String()
 }
 
+var aloneValue = regexp.MustCompile(`\{alone:([^{}]+)\}`)
+
+// Statement returns a statement for the database. In the text {clock} is the time, {indexed} is that for an index, {once} ends an INSERT
+// that does nothing if the key exists, {durable} ends a statement whose effect must not be lost, and ? is a parameter. {alone} ends
+// the conditions of an UPDATE that has to commit by itself, and {alone:x} is the value x in such an INSERT.
+func (d *Dialect) Statement(text string) string {
+	durable, alone, value := "", "", "$1"
+	if d.Autocommit != nil {
+		alone, value = " AND "+d.Autocommit("TRUE"), d.Autocommit("$1")
+	}
+	if d.Durably != nil {
+		durable = " RETURNING " + d.Durably("1")
+	}
+	text = strings.NewReplacer("{clock}", d.Clock, "{indexed}", d.Indexed, "{once}", d.Once, "{durable}", durable, "{alone}", alone).Replace(text)
+	return d.Bind(aloneValue.ReplaceAllString(text, value))
+}
+
 // Home returns the schema in which a connection finds a table, and "" if that is not known. Others who use a
 // pool may leave another search_path or default database in a session, and rows may then be in two places.
 func (d *Dialect) Home(ctx context.Context, q interface {

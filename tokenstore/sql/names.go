@@ -12,8 +12,8 @@ import (
 // them hold more.
 const longestValue = 256 << 20
 
-// tableNames are the tables of the store. The migrations have their columns.
-var tableNames = []string{"schema", "never", "records", "bindings", "domains", "decisions", "notes"}
+// tableNames are the tables of the store, and those of package lock/sql. The migrations have their columns.
+var tableNames = []string{"schema", "never", "records", "bindings", "domains", "decisions", "notes", "locks", "lock_domain"}
 
 // viewName is the view of the records in readable types.
 const viewName = "readable"
@@ -37,29 +37,16 @@ func (n *names) find(ctx context.Context, q querier) (err error) {
 // table returns the full name of a table.
 func (n names) table(name string) string { return n.dialect.Table(n.schema, n.prefix+name) }
 
-var (
-	indexName  = regexp.MustCompile(`\{name:(\w+)\}`)
-	aloneValue = regexp.MustCompile(`\{alone:([^{}]+)\}`)
-)
+var indexName = regexp.MustCompile(`\{name:(\w+)\}`)
 
-// sql returns a statement for the database. In the text {records} is the name of a table,
-// {name:x} is x with the prefix, {clock} is the time, {indexed} is that for an index, {once} ends an INSERT that does nothing
-// if the key exists, {durable} ends a statement whose effect must not be lost, and ? is a parameter. {alone} ends the conditions of
-// an UPDATE that has to commit by itself, and {alone:x} is the value x in such an INSERT.
+// sql returns a statement for the database. In the text {records} is the name of a table, {name:x} is x with the prefix, and
+// the rest is that of Dialect.Statement.
 func (n names) sql(text string) string {
-	durable, alone, value := "", "", "$1"
-	if n.dialect.Autocommit != nil {
-		alone, value = " AND "+n.dialect.Autocommit("TRUE"), n.dialect.Autocommit("$1")
-	}
-	if n.dialect.Durably != nil {
-		durable = " RETURNING " + n.dialect.Durably("1")
-	}
-	pairs := []string{"{clock}", n.dialect.Clock, "{indexed}", n.dialect.Indexed, "{once}", n.dialect.Once, "{durable}", durable, "{alone}", alone}
+	var pairs []string
 	for _, name := range append(slices.Clip(tableNames), viewName) {
 		pairs = append(pairs, "{"+name+"}", n.table(name))
 	}
-	text = aloneValue.ReplaceAllString(strings.NewReplacer(pairs...).Replace(text), value)
-	return n.dialect.Bind(indexName.ReplaceAllStringFunc(text, func(m string) string {
+	return n.dialect.Statement(indexName.ReplaceAllStringFunc(strings.NewReplacer(pairs...).Replace(text), func(m string) string {
 		return n.dialect.Quoted(n.prefix + indexName.FindStringSubmatch(m)[1])
 	}))
 }

@@ -45,6 +45,8 @@ var rightsOf = map[Role][]struct {
 		{"domains", []string{"SELECT"}},
 		{"decisions", []string{"SELECT", "INSERT"}}, // the console
 		{"notes", []string{"SELECT", "INSERT"}},     // DeclareSealed
+		{"locks", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"lock_domain", []string{"SELECT", "INSERT", "UPDATE"}},
 	},
 	RoleOperator: {
 		{"schema", []string{"SELECT", "UPDATE"}},
@@ -52,6 +54,8 @@ var rightsOf = map[Role][]struct {
 		{"domains", []string{"SELECT", "INSERT"}},           // RetireDomain
 		{"decisions", []string{"SELECT", "INSERT"}},
 		{"notes", []string{"SELECT"}},
+		{"locks", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"lock_domain", []string{"SELECT", "INSERT", "UPDATE"}},
 	},
 	RoleReader: {
 		{"schema", []string{"SELECT"}},
@@ -59,15 +63,18 @@ var rightsOf = map[Role][]struct {
 		{"domains", []string{"SELECT"}},
 		{"decisions", []string{"SELECT"}},
 		{"notes", []string{"SELECT"}},
+		{"locks", []string{"SELECT"}},
+		{"lock_domain", []string{"SELECT"}},
 		{viewName, []string{"SELECT"}},
 	},
 }
 
-// rights lists those of a role on the tables. The view is for people.
+// rights lists those of a role on the tables of a store. The view is for people, and package lock/sql tries those on its
+// tables when it starts.
 func (r Role) rights() (list []right) {
 	for _, of := range rightsOf[r] {
 		for _, name := range of.names {
-			if of.table != viewName {
+			if of.table != viewName && !strings.HasPrefix(of.table, "lock") {
 				list = append(list, right{of.table, name})
 			}
 		}

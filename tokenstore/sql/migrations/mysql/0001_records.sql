@@ -75,6 +75,24 @@ CREATE TABLE IF NOT EXISTS {notes} (
 	noted BIGINT NOT NULL COMMENT 'when'
 ) ENGINE = InnoDB, COMMENT = 'Idemkeeper: Facts about the whole store. Times are microseconds since 1970, 0 for none';
 
+CREATE TABLE IF NOT EXISTS {locks} (
+	k       VARBINARY(32) NOT NULL PRIMARY KEY COMMENT 'key ID',
+	owner   VARBINARY(16) COMMENT 'random, another one for each lease, NULL for a free lock',
+	domain  VARBINARY(64) NOT NULL COMMENT 'lock domain of the fence',
+	fence   BIGINT NOT NULL COMMENT 'fencing token of the last owner',
+	nonce   VARBINARY(16) NOT NULL COMMENT 'of the attempt',
+	holder  VARBINARY(255) NOT NULL COMMENT 'process of the last owner, pid@host',
+	ttl     BIGINT NOT NULL COMMENT 'time to live in microseconds',
+	expires BIGINT NOT NULL COMMENT 'end of the time to live, or when it was released',
+	INDEX {name:locks_expires} (expires)
+) ENGINE = InnoDB, COMMENT = 'Idemkeeper: Locks of package lock/sql. A released lock stays for a minute. Times are microseconds since 1970, 0 for none';
+
+CREATE TABLE IF NOT EXISTS {lock_domain} (
+	id     SMALLINT NOT NULL PRIMARY KEY COMMENT 'always 1',
+	domain VARBINARY(64) NOT NULL COMMENT 'lock domain, a UUID',
+	fence  BIGINT NOT NULL COMMENT 'no lower than any fence of a lock that was removed'
+) ENGINE = InnoDB, COMMENT = 'Idemkeeper: The lock domain of package lock/sql, in one row';
+
 -- The records in readable types. Without the responses and fingerprints, so that it may be shown to more people than the table. A text that
 -- is not UTF-8 is shown in hexadecimal digits, because CONVERT makes question marks of it on MariaDB, and NULL on MySQL.
 

@@ -83,6 +83,25 @@ CREATE TABLE {notes} (
 	noted   bigint NOT NULL
 );
 
+CREATE TABLE {locks} (
+	k       bytea PRIMARY KEY,
+	owner   bytea,
+	domain  varchar(64) NOT NULL,
+	fence   bigint NOT NULL,
+	nonce   bytea NOT NULL,
+	holder  varchar(255) NOT NULL,
+	ttl     bigint NOT NULL,
+	expires bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.01);
+
+CREATE INDEX {name:locks_expires} ON {locks} (expires);
+
+CREATE TABLE {lock_domain} (
+	id     smallint PRIMARY KEY,
+	domain varchar(64) NOT NULL,
+	fence  bigint NOT NULL
+);
+
 COMMENT ON TABLE {schema} IS 'Idemkeeper: The migrations that were applied. Times are microseconds since 1970, 0 for none';
 COMMENT ON COLUMN {schema}.version IS 'number of the migration';
 COMMENT ON COLUMN {schema}.applied IS 'when';
@@ -147,6 +166,21 @@ COMMENT ON COLUMN {decisions}.decided IS 'when';
 COMMENT ON TABLE {notes} IS 'Idemkeeper: Facts about the whole store. Times are microseconds since 1970, 0 for none';
 COMMENT ON COLUMN {notes}.name IS 'of the fact';
 COMMENT ON COLUMN {notes}.noted IS 'when';
+
+COMMENT ON TABLE {locks} IS 'Idemkeeper: Locks of package lock/sql. A released lock stays for a minute. Times are microseconds since 1970, 0 for none';
+COMMENT ON COLUMN {locks}.k IS 'key ID';
+COMMENT ON COLUMN {locks}.owner IS 'random, another one for each lease, NULL for a free lock';
+COMMENT ON COLUMN {locks}.domain IS 'lock domain of the fence';
+COMMENT ON COLUMN {locks}.fence IS 'fencing token of the last owner';
+COMMENT ON COLUMN {locks}.nonce IS 'of the attempt';
+COMMENT ON COLUMN {locks}.holder IS 'process of the last owner, pid@host';
+COMMENT ON COLUMN {locks}.ttl IS 'time to live in microseconds';
+COMMENT ON COLUMN {locks}.expires IS 'end of the time to live, or when it was released';
+
+COMMENT ON TABLE {lock_domain} IS 'Idemkeeper: The lock domain of package lock/sql, in one row';
+COMMENT ON COLUMN {lock_domain}.id IS 'always 1';
+COMMENT ON COLUMN {lock_domain}.domain IS 'lock domain, a UUID';
+COMMENT ON COLUMN {lock_domain}.fence IS 'no lower than any fence of a lock that was removed';
 
 -- The records in readable types. Without the responses and fingerprints, so that it may be shown to more
 -- people than the table.

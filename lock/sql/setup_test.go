@@ -1,0 +1,255 @@
+package sqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/url"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
+)
+
+func TestMain(m *testing.M) {
+	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
+	testserver.ParallelTests(4)                           // most of them wait for a server
+	goleak.VerifyTestMain(testserver.M{M: m})
+}
+
+// patience bounds everything that tests wait for.
+const patience = 30 * time.Second
+
+// backend is a database on which a test runs.
+type backend struct {
+	name    string
+	dialect dialect.Dialect
+	dsn     func(tb testing.TB) string // of a new database
+}
+
+func (b backend) driver() string {
+	if b.dialect == dialect.PostgreSQL {
+		return "pgx"
+	}
+	return "mysql"
+}
+
+// backends are the databases. A test on one that this machine cannot have is skipped.
+var backends = []backend{
+	{"PostgreSQL", dialect.PostgreSQL, func(tb testing.TB) string {
+		tb.Helper()
+		return inURL(tb, testserver.SharedPostgres(tb), makePostgres(tb))
+	}},
+	{"PgBouncer", dialect.PostgreSQL, func(tb testing.TB) string {
+		tb.Helper()
+		return testserver.SharedPgBouncer(tb).URL(makePostgres(tb))
+	}},
+	{"MariaDB", dialect.MySQL, func(tb testing.TB) string {
+		tb.Helper()
+		return makeMySQL(tb, testserver.SharedMariaDB(tb))
+	}},
+	{"MySQL", dialect.MySQL, func(tb testing.TB) string {
+		tb.Helper()
+		return makeMySQL(tb, testserver.SharedMySQL(tb))
+	}},
+}
+
+// onEach runs a test on each database. It begins when the calling test has returned.
+func onEach(t *testing.T, test func(t *testing.T, s *site)) {
+	t.Helper()
+	for _, b := range backends {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newSite(t, b))
+		})
+	}
+}
+
+var databases atomic.Int64
+
+func freshName() string { return fmt.Sprintf("locks_%d_%d", os.Getpid(), databases.Add(1)) }
+
+func makePostgres(tb testing.TB) (name string) {
+	tb.Helper()
+	name = freshName()
+	admin := open(tb, "pgx", testserver.SharedPostgres(tb))
+	mustExec(tb, admin, "CREATE DATABASE "+name+" STRATEGY file_copy")
+	tb.Cleanup(func() { mustExec(tb, admin, "DROP DATABASE "+name+" WITH (FORCE)") })
+	return name
+}
+
+func inURL(tb testing.TB, server, database string) string {
+	tb.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	u.Path = "/" + database
+	return u.String()
+}
+
+// makeMySQL returns the data source name of a new database.
+func makeMySQL(tb testing.TB, server string) string {
+	tb.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg := mysqldriver.NewConfig()
+	cfg.User, cfg.Net, cfg.Addr = u.User.Username(), "tcp", u.Host
+	cfg.Passwd, _ = u.User.Password()
+	cfg.InterpolateParams = true
+	admin, name := open(tb, "mysql", cfg.FormatDSN()), freshName()
+	mustExec(tb, admin, "CREATE DATABASE "+name)
+	tb.Cleanup(func() { mustExec(tb, admin, "DROP DATABASE "+name) })
+	cfg.DBName = name
+	return cfg.FormatDSN()
+}
+
+func open(tb testing.TB, driver, dsn string) *sql.DB {
+	tb.Helper()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		tb.Fatalf("sql.Open(%s) = %v", driver, err)
+	}
+	db.SetMaxOpenConns(16)
+	db.SetMaxIdleConns(16)
+	tb.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func mustExec(tb testing.TB, db *sql.DB, statement string, args ...any) {
+	tb.Helper()
+	if _, err := db.ExecContext(context.Background(), statement, args...); err != nil {
+		tb.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// site is a database with the tables of locks.
+type site struct {
+	backend
+	dsn string
+	db  *sql.DB // of the test itself
+}
+
+func newSite(tb testing.TB, b backend) *site {
+	tb.Helper()
+	dsn := b.dsn(tb)
+	s := &site{b, dsn, open(tb, b.driver(), dsn)}
+	if err := sqlstore.Migrate(tb.Context(), s.db, b.dialect); err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// locker returns a locker with a pool of its own, closed when the test ends.
+func (s *site) locker(tb testing.TB, opts ...Option) *Locker {
+	tb.Helper()
+	return s.lockerOn(tb, open(tb, s.driver(), s.dsn), opts...)
+}
+
+func (s *site) lockerOn(tb testing.TB, db *sql.DB, opts ...Option) *Locker {
+	tb.Helper()
+	l, err := New(tb.Context(), db, s.dialect, append([]Option{quiet()}, opts...)...)
+	if err != nil {
+		tb.Fatalf("New() = %v, want <nil>", err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second) // the server may be gone
+		defer cancel()
+		_ = l.Close(ctx)
+	})
+	return l
+}
+
+// do runs a statement with the tables as {locks} and {domain}.
+func (s *site) do(tb testing.TB, statement string, args ...any) {
+	tb.Helper()
+	mustExec(tb, s.db, names{kind: kinds[s.dialect], prefix: "idem_"}.sql(statement), args...)
+}
+
+func quiet() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
+
+func withClock(now leaseclock.Source) Option { return func(c *config) { c.now = now } }
+
+// request is that of a new attempt on a key never used before.
+func request() driver.LockRequest {
+	n := driver.NewNonce()
+	return driver.LockRequest{KeyID: idem.NewKeyID("test", idem.Key(n.String())), Nonce: n}
+}
+
+// again is another attempt's on the same key.
+func again(req driver.LockRequest) driver.LockRequest {
+	return driver.LockRequest{KeyID: req.KeyID, Nonce: driver.NewNonce()}
+}
+
+func take(tb testing.TB, l driver.Locker, req driver.LockRequest) driver.Lease {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	lease, err := l.TryAcquire(ctx, req)
+	if err != nil {
+		tb.Fatalf("TryAcquire(%s) = %v, want a lease", req.KeyID, err)
+	}
+	return lease
+}
+
+func takeSoon(tb testing.TB, l driver.Locker, req driver.LockRequest) driver.Lease {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	lease, err := driver.Acquire(ctx, l, req)
+	if err != nil {
+		tb.Fatalf("Acquire(%s) = %v, want a lease", req.KeyID, err)
+	}
+	return lease
+}
+
+func release(tb testing.TB, lease driver.Lease) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	if err := lease.Release(ctx); err != nil {
+		tb.Errorf("Release() of %s = %v, want <nil>", lease.Fence(), err)
+	}
+}
+
+// wantLocked tries a lock that another owner has to hold.
+func wantLocked(tb testing.TB, l driver.Locker, req driver.LockRequest) {
+	tb.Helper()
+	if lease, err := l.TryAcquire(tb.Context(), req); !errors.Is(err, driver.ErrLocked) {
+		tb.Errorf("TryAcquire(%s) = %v, %v, want %v", req.KeyID, lease, err, driver.ErrLocked)
+	}
+}
+
+func await(tb testing.TB, what string, c <-chan struct{}) {
+	tb.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		tb.Fatalf("%s: nothing after %v", what, patience)
+	}
+}
+
+func wantLost(tb testing.TB, lease driver.Lease) {
+	tb.Helper()
+	await(tb, "Done() of a lost lease", lease.Done())
+	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
+		tb.Errorf("Err() = %v, want %v", err, driver.ErrLeaseLost)
+	}
+}
