@@ -88,8 +88,10 @@ func (k *keeper) try(ctx context.Context) error {
 	if err == nil {
 		_, err = k.remove(ctx, lock, true)
 	}
-	if err == nil {
-		_, err = k.db.ExecContext(ctx, k.names.sql("DELETE FROM {locks} WHERE 1 = 0")) // of the cleaner, for the right alone
+	for _, forTheRight := range []string{"DELETE FROM {locks} WHERE 1 = 0", "UPDATE {domain} SET fence = fence WHERE 1 = 0"} {
+		if err == nil {
+			_, err = k.db.ExecContext(ctx, k.names.sql(forTheRight))
+		}
 	}
 	return err
 }

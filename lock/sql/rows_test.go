@@ -1,0 +1,201 @@
+package sqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/leasing"
+)
+
+const longTTL = 2 * time.Minute
+
+// rowOf reads the row of a lock, or nil.
+func rowOf(tb testing.TB, l *Locker, id driver.KeyID) *row {
+	tb.Helper()
+	r, err := l.keeper.look(context.Background(), id)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}
+
+func TestFenceIsTheServersTime(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		l, req := s.locker(t), request()
+		before := time.Now().Add(-time.Hour).UnixMicro()
+		lease := take(t, l, req)
+		if got := int64(lease.Fence().Token); got < before || got > before+2*time.Hour.Microseconds() {
+			t.Errorf("Fence().Token = %d, want the time in µs, some more than %d", got, before)
+		}
+	})
+}
+
+// The clock was set back. A later owner has a greater fence all the same, also after the row was removed.
+func TestFenceGrowsWhenTheClockIsBehind(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		l, req := s.locker(t), request()
+		release(t, take(t, l, req))
+		ahead := time.Now().Add(24 * time.Hour).UnixMicro()
+		s.do(t, "UPDATE {locks} SET fence = ? WHERE k = ?", ahead, req.KeyID[:])
+		for i := range int64(2) {
+			lease := take(t, l, again(req))
+			if got := int64(lease.Fence().Token); got != ahead+1+i {
+				t.Errorf("Fence().Token = %d, want %d", got, ahead+1+i)
+			}
+			release(t, lease)
+		}
+		held, free := request(), request()
+		take(t, l, held)
+		release(t, take(t, l, free))
+		s.do(t, "UPDATE {locks} SET expires = 1 WHERE k = ?", req.KeyID[:])
+		c := cleaner{keeper: l.keeper}
+		for pass := range 2 {
+			if err := c.pass(t.Context()); err != nil {
+				t.Fatalf("pass %d = %v", pass+1, err)
+			}
+			// Requests that have read the fence of the domain before the first pass are over at the second one.
+			if there := rowOf(t, l, req.KeyID) != nil; there != (pass == 0) {
+				t.Errorf("after pass %d the row is there: %v", pass+1, there)
+			}
+		}
+		if rowOf(t, l, held.KeyID) == nil || rowOf(t, l, free.KeyID) == nil {
+			t.Error("the row of a lock that is held, or was free for a moment, is gone")
+		}
+		if got := int64(take(t, l, again(req)).Fence().Token); got != ahead+3 {
+			t.Errorf("Fence().Token = %d after the row was removed, want %d", got, ahead+3)
+		}
+	})
+}
+
+// The clock was set back after the lock was taken, so the lock would stay for as long.
+func TestLockStaysForOneTimeToLiveWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		l, req := s.locker(t), request()
+		take(t, l, req)
+		s.do(t, "UPDATE {locks} SET expires = expires + 900000000 WHERE k = ?", req.KeyID[:])
+		wantLocked(t, l, again(req))
+		if left := rowOf(t, l, req.KeyID).left(); left > DefaultTTL || left < DefaultTTL/2 {
+			t.Errorf("the lock stays for %v, want at most %v", left, DefaultTTL)
+		}
+	})
+}
+
+// A lease whose lock another owner has got by force is lost, and leaves that owner alone.
+func TestLockOfAnotherOwner(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		l, req := s.locker(t), request()
+		lease := take(t, l, req)
+		theirs := driver.NewNonce()
+		s.do(t, "UPDATE {locks} SET owner = ?, fence = fence + 1, expires = expires + 1000000 WHERE k = ?", theirs[:], req.KeyID[:])
+		expires := rowOf(t, l, req.KeyID).expires
+		if left, err := lease.Check(t.Context()); !errors.Is(err, driver.ErrLeaseLost) {
+			t.Errorf("Check() = %v, %v, want %v", left, err, driver.ErrLeaseLost)
+		}
+		wantLost(t, lease)
+		release(t, lease)
+		if r := rowOf(t, l, req.KeyID); padded(r.owner) != theirs || r.expires != expires {
+			t.Errorf("the lock is %x's until %d, want %x's until %d", r.owner, r.expires, theirs, expires)
+		}
+	})
+}
+
+// A transaction has locked the row of a lock. Its lease is not renewed, keeps its trust, and all others are renewed.
+func TestLockedRowIsPassedOver(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		clock := leaseclock.NewManual()
+		l, req := s.locker(t, WithTTL(longTTL), withClock(clock.Now)), request()
+		blocked, other := take(t, l, req), take(t, l, request())
+		tx, err := s.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback() //nolint:errcheck // ends the test
+		if _, err := tx.ExecContext(t.Context(), l.keeper.names.sql("SELECT k FROM {locks} WHERE k = ? FOR UPDATE"), req.KeyID[:]); err != nil {
+			t.Fatal(err)
+		}
+		clock.Advance(leasing.TrustOf(longTTL) - time.Second)
+		leases := []driver.Lease{blocked, other}
+		for i, want := range []error{driver.ErrUnavailable, nil} {
+			if _, err := leases[i].Check(t.Context()); !errors.Is(err, want) {
+				t.Errorf("Check() of lease %d = %v, want %v", i, err, want)
+			}
+			if err := leases[i].Err(); err != nil {
+				t.Errorf("Err() of lease %d = %v, want the trust that it had", i, err)
+			}
+		}
+		clock.Advance(time.Second)
+		wantLost(t, blocked)
+		if err := other.Err(); err != nil {
+			t.Errorf("Err() of the lease that was renewed = %v, want <nil>", err)
+		}
+	})
+}
+
+// Handlers hold all connections of the pool in transactions, and then ask whether their lock is still theirs.
+func TestHeartbeatHasAConnection(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		db := open(t, s.driver(), s.dsn)
+		db.SetMaxOpenConns(3)
+		l, req := s.lockerOn(t, db, WithTTL(9*time.Second)), request()
+		lease := take(t, l, req)
+		var full []*sql.Tx
+		for range 2 {
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			full = append(full, tx)
+		}
+		if left, err := lease.Check(t.Context()); err != nil {
+			t.Errorf("Check() = %v, %v while the pool is full, want <nil>", left, err)
+		}
+		before := s.expires(t, req.KeyID)
+		for s.expires(t, req.KeyID) < before+time.Second.Microseconds() {
+			if lease.Err() != nil {
+				break // the machine may be too slow for a heartbeat in time
+			}
+		}
+		for _, tx := range full {
+			_ = tx.Rollback()
+		}
+	})
+}
+
+// expires reads a row by the test's own connection.
+func (s *site) expires(tb testing.TB, id driver.KeyID) (at int64) {
+	tb.Helper()
+	n := names{kind: kinds[s.dialect], prefix: "idem_"}
+	if err := s.db.QueryRowContext(tb.Context(), n.sql("SELECT expires FROM {locks} WHERE k = ?"), id[:]).Scan(&at); err != nil {
+		tb.Fatal(err)
+	}
+	return at
+}
+
+// A lock of a process that has died is free after its time to live. So the row's owner alone does not count.
+func TestExpiredLockIsTakenOver(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		l, req := s.locker(t, WithTTL(longTTL)), request()
+		dead := take(t, l, req)
+		wantLocked(t, l, again(req))
+		s.do(t, "UPDATE {locks} SET expires = expires - ? WHERE k = ?", longTTL.Microseconds(), req.KeyID[:])
+		if _, held, err := l.HeldBy(t.Context(), req.KeyID); held || err != nil {
+			t.Errorf("HeldBy() = %v, %v of an expired lock, want false", held, err)
+		}
+		next := take(t, l, again(req))
+		if !dead.Fence().Before(next.Fence()) {
+			t.Errorf("Fence() = %s after %s, want a greater one", next.Fence(), dead.Fence())
+		}
+	})
+}

@@ -1,0 +1,209 @@
+package sqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
+)
+
+func TestWhatCannotWorkIsRefused(t *testing.T) {
+	t.Parallel()
+	one := sql.OpenDB(nil)
+	defer one.Close()
+	one.SetMaxOpenConns(1)
+	for want, make := range map[string]func() error{
+		"no database":             func() error { _, err := New(t.Context(), nil, dialect.PostgreSQL); return err },
+		"no dialect":              func() error { _, err := New(t.Context(), one, "Oracle", nil); return err },
+		"use lock/memory":         func() error { _, err := New(t.Context(), one, dialect.SQLite); return err },
+		"pool has one connection": func() error { _, err := New(t.Context(), one, dialect.MySQL); return err },
+		"table prefix":            func() error { _, err := NewInspector(t.Context(), one, dialect.MySQL, WithTablePrefix("a b")); return err },
+		"too short":               func() error { _, err := New(t.Context(), one, dialect.MySQL, WithTTL(minTTL-1), WithHeartbeatPool(one)); return err },
+	} {
+		if err := make(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New() = %v, want %q", err, want)
+		}
+	}
+}
+
+func TestDatabaseWithoutTheTablesIsRefused(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		_, err := New(t.Context(), s.db, s.dialect, WithTablePrefix("other_"))
+		if !errors.Is(err, ErrNotMigrated) || !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("New() = %v, want %v", err, ErrNotMigrated)
+		}
+		other := map[dialect.Dialect]dialect.Dialect{dialect.PostgreSQL: dialect.MySQL, dialect.MySQL: dialect.PostgreSQL}[s.dialect]
+		if _, err := New(t.Context(), s.db, other); !errors.Is(err, dialect.ErrWrong) {
+			t.Errorf("New() = %v, want %v", err, dialect.ErrWrong)
+		}
+	})
+}
+
+// The user of a service has the rights that idemctl store grants prints. Without one of them New fails.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		if s.name == "PgBouncer" {
+			t.Skip("the pooler knows one user")
+		}
+		name, db := s.user(t)
+		grants, err := sqlstore.Grants(t.Context(), s.db, s.dialect, sqlstore.RoleService, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range grants {
+			mustExec(t, s.db, g)
+		}
+		l := s.lockerOn(t, db)
+		release(t, take(t, l, request()))
+		c := cleaner{keeper: l.keeper}
+		s.do(t, "UPDATE {locks} SET expires = 1")
+		if err := errors.Join(l.Ping(t.Context()), c.pass(t.Context()), c.pass(t.Context())); err != nil {
+			t.Error(err)
+		}
+		to := " FROM " + name
+		if s.dialect == dialect.MySQL {
+			to = " FROM '" + name + "'@'%'"
+		}
+		for table, rights := range map[string][]string{"idem_locks": {"SELECT", "INSERT", "UPDATE", "DELETE"}, "idem_lock_domain": {"SELECT", "UPDATE"}} {
+			for _, right := range rights {
+				mustExec(t, s.db, "REVOKE "+right+" ON "+table+to)
+				if l, err := New(t.Context(), db, s.dialect, quiet()); err == nil || !strings.Contains(err.Error(), "store grants") {
+					t.Errorf("New() without %s on %s = %v, %v, want an error about rights", right, table, l, err)
+				}
+				mustExec(t, s.db, "GRANT "+right+" ON "+table+strings.Replace(to, "FROM", "TO", 1))
+			}
+		}
+	})
+}
+
+// user makes a user of the database without rights.
+func (s *site) user(tb testing.TB) (name string, db *sql.DB) {
+	tb.Helper()
+	name = freshName()
+	if s.dialect == dialect.PostgreSQL {
+		mustExec(tb, s.db, "CREATE ROLE "+name+" LOGIN")
+		tb.Cleanup(func() { mustExec(tb, s.db, "DROP OWNED BY "+name); mustExec(tb, s.db, "DROP ROLE "+name) })
+		u, err := url.Parse(s.dsn)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		u.User = url.User(name)
+		return name, open(tb, "pgx", u.String())
+	}
+	mustExec(tb, s.db, "CREATE USER '"+name+"'@'%'")
+	tb.Cleanup(func() { mustExec(tb, s.db, "DROP USER '"+name+"'@'%'") })
+	cfg, err := mysqldriver.ParseDSN(s.dsn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg.User, cfg.Passwd = name, ""
+	return name, open(tb, "mysql", cfg.FormatDSN())
+}
+
+// isolated returns a pool whose sessions have a default isolation level.
+func (s *site) isolated(tb testing.TB, level string) *sql.DB {
+	tb.Helper()
+	if s.dialect == dialect.PostgreSQL {
+		mustExec(tb, s.db, "ALTER DATABASE "+s.database(tb)+" SET default_transaction_isolation = '"+strings.ToLower(level)+"'")
+		return open(tb, "pgx", s.dsn)
+	}
+	cfg, err := mysqldriver.ParseDSN(s.dsn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	variable := "transaction_isolation"
+	if s.name == "MariaDB" {
+		variable = "tx_isolation" // until MariaDB 11.1
+	}
+	cfg.Params = map[string]string{variable: "'" + strings.ReplaceAll(level, " ", "-") + "'"}
+	return open(tb, "mysql", cfg.FormatDSN())
+}
+
+func (s *site) database(tb testing.TB) (name string) {
+	tb.Helper()
+	if err := s.db.QueryRowContext(tb.Context(), "SELECT current_database()").Scan(&name); err != nil {
+		tb.Fatal(err)
+	}
+	return name
+}
+
+// Every request works at every isolation level, with callers of one key and of many at once.
+func TestIsolationLevels(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		for _, level := range []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
+			l := s.lockerOn(t, s.isolated(t, level))
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+			defer cancel()
+			shared := request()
+			var owners sync.Mutex // the lock under test guards it, too
+			var all sync.WaitGroup
+			for range 12 {
+				all.Go(func() {
+					for _, req := range []driver.LockRequest{request(), again(shared)} {
+						lease, err := driver.Acquire(ctx, l, req)
+						if err != nil {
+							t.Errorf("%s: Acquire() = %v", level, err)
+							return
+						}
+						if req.KeyID == shared.KeyID && !owners.TryLock() {
+							t.Errorf("%s: two owners", level)
+							return
+						}
+						if _, err := lease.Check(ctx); err != nil {
+							t.Errorf("%s: Check() = %v", level, err)
+						}
+						if req.KeyID == shared.KeyID {
+							owners.Unlock()
+						}
+						if err := lease.Release(ctx); err != nil {
+							t.Errorf("%s: Release() = %v", level, err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			s.do(t, "UPDATE {locks} SET expires = 1")
+			c := cleaner{keeper: l.keeper}
+			if err := errors.Join(c.pass(ctx), c.pass(ctx)); err != nil || rowOf(t, l, shared.KeyID) != nil {
+				t.Errorf("%s: the rows of free locks are not removed: %v", level, err)
+			}
+		}
+	})
+}
+
+// Others have left a session of the pool so that it commits nothing. A lock in it would be nobody's for all others.
+func TestLeftSessionTakesNoLock(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		if s.dialect != dialect.MySQL {
+			t.Skip("a session of PostgreSQL cannot be left so")
+		}
+		db := open(t, s.driver(), s.dsn)
+		db.SetMaxOpenConns(2)
+		l := s.lockerOn(t, db, WithTTL(longTTL))
+		lease := take(t, l, request())
+		mustExec(t, db, "SET autocommit = 0")
+		if _, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "autocommit") {
+			t.Errorf("TryAcquire() = %v, want %v because of autocommit", err, driver.ErrUnavailable)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := lease.Release(ctx); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Release() = %v, want %v", err, driver.ErrUnavailable)
+		}
+		mustExec(t, db, "SET autocommit = 1")
+	})
+}
