@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/lock/redis"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -179,7 +180,7 @@ func (a *App) openRedis(ctx context.Context) error {
 }
 
 // openSQL opens the token store in the ledger's database. Unless keys are marked in
-// ZooKeeper, its records commit together with the payments.
+// ZooKeeper, or the database has the lock, its records commit together with the payments.
 func (a *App) openSQL(ctx context.Context) error {
 	db := a.ledger.Database()
 	if err := sqlstore.Migrate(ctx, db.Write, db.Dialect); err != nil {
@@ -200,6 +201,9 @@ func (a *App) openSQL(ctx context.Context) error {
 			return err
 		}
 	}
+	if a.cfg.Lock == lockSQL {
+		return a.openSQLLock(ctx)
+	}
 	if !a.cfg.joined() {
 		a.log.WarnContext(ctx, "the records do not commit together with the payments, because of --durable-markers")
 		return nil
@@ -213,5 +217,18 @@ func (a *App) openSQL(ctx context.Context) error {
 		return err
 	}
 	a.store, a.joined, a.lockName = joined, joined, "joined"
+	return nil
+}
+
+// openSQLLock takes the locks in the ledger's database. So no transaction is open while the card network is called.
+func (a *App) openSQLLock(ctx context.Context) error {
+	db := a.ledger.Database()
+	locker, err := sqllock.New(ctx, db.Write, db.Dialect, sqllock.WithTTL(a.cfg.SessionTimeout), sqllock.WithLogger(a.log))
+	if err != nil {
+		return err
+	}
+	a.closers = append(a.closers, closing(locker.Close))
+	a.abandon = locker.Abandon
+	a.locker, a.lockName = locker, "sql"
 	return nil
 }

@@ -26,6 +26,7 @@ type Config struct {
 	Redis            string
 	Database         string
 	TokenStore       string // storeMemory, storeRedis or storeSQL
+	Lock             string // "" or lockSQL
 	SessionTimeout   time.Duration
 	ZooKeeperTick    time.Duration
 	ProcessorLatency time.Duration
@@ -52,11 +53,12 @@ type Config struct {
 	LogLevel         slog.Level
 }
 
-// Values of --token-store and --resolver.
+// Values of --token-store, --lock and --resolver.
 const (
 	storeMemory    = "memory"
 	storeRedis     = "redis"
 	storeSQL       = "sql"
+	lockSQL        = "sql"
 	resolverLedger = "ledger"
 	resolverNone   = "none"
 )
@@ -76,9 +78,10 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER (rediss+sentinel:// with TLS)")
 	fs.StringVar(&c.Database, "database", "", "`DATABASE` of the ledger: sqlite:FILE (for one instance), postgres://… or mysql://USER:PASSWORD@HOST:PORT/DATABASE; without it the ledger is embedded and lost at exit; better set in the environment if it has a password")
 	fs.StringVar(&c.TokenStore, "token-store", "", "`STORE` of the records: sql (in --database, committed together with the payment), redis, or memory; by default redis with --redis, and sql without")
-	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out, or how long a Redis lock outlives its holder")
+	fs.StringVar(&c.Lock, "lock", "", "`LOCK`: sql for rows in --database, with --token-store sql on PostgreSQL or MySQL. The records then do not commit together with the payments, and no transaction is open while the card network is called; without it the lock is as --zookeeper says")
+	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out, or how long a lock in Redis or SQL outlives its holder")
 	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, used for the safety margin of a lease; 0 means 2s, or less for a session too short for that")
-	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network, half of it before the ledger write and half after; with --token-store sql all of it before")
+	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network, half of it before the ledger write and half after; with --token-store sql and without --lock all of it before")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before it gets 409")
 	fs.IntVar(&c.MaxOpen, "max-open", 0, "greatest `number` of payments of one merchant that run in this process at once; more get 429; 0 means no limit")
 	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`RESOLVER` of unknown outcomes: ledger looks payments up, none leaves them unknown; to see one in the console, add --token-store memory and crash a charge on the page at /, because with --token-store sql none remains")
@@ -237,7 +240,7 @@ func (c *Config) checkTLS() (err error) {
 
 // joined reports whether the records commit together with the payments. Markers belong
 // to a lock, and there is none in joined mode.
-func (c *Config) joined() bool { return c.TokenStore == storeSQL && !c.DurableMarkers }
+func (c *Config) joined() bool { return c.TokenStore == storeSQL && !c.DurableMarkers && c.Lock == "" }
 
 // ledgerIsPrivate reports whether instances share the keys without sharing the ledger.
 func (c *Config) ledgerIsPrivate() bool { return c.TokenStore == storeRedis && c.Database == "" }
@@ -268,6 +271,17 @@ func (c *Config) checkStore() error {
 	case storeMemory, storeSQL:
 	default:
 		return fmt.Errorf("--token-store: %q is not memory, redis or sql", c.TokenStore)
+	}
+	switch {
+	case c.Lock == "":
+	case c.Lock != lockSQL:
+		return fmt.Errorf("--lock: %q is not sql", c.Lock)
+	case c.TokenStore != storeSQL:
+		return errors.New("--lock sql needs --token-store sql")
+	case c.ZooKeeper != "":
+		return errors.New("--lock sql with --zookeeper: only one of them can have the lock")
+	case c.ledgerIsOwn():
+		return errors.New("--lock sql needs a --database that several instances share: postgres:// or mysql://")
 	}
 	return nil
 }

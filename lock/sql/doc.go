@@ -40,8 +40,8 @@
 //   - A fail-over to an asynchronous standby, or a backup that is restored, may lose locks whose
 //     holders still trust them, for one time to live at most. Stop the services for that long. The records in the same database are
 //     lost together with the locks. With synchronous replication nothing is lost, but PostgreSQL reports success with a warning
-//     if somebody cancels its wait for the standby, and package database/sql does not show the warning.
-//     [pgxstore.WaitForStandby] makes an error of it.
+//     if somebody cancels its wait for the standby (pg_cancel_backend), and package database/sql does not show the warning. A lock that
+//     is taken at that moment may be lost in a fail-over. A time-out of the server or of the service does not end the wait so.
 //   - A process that is paused past its time to live (SIGSTOP, a suspended machine, a long
 //     collection) notices when it runs again. If it writes before it checks, only a resource with a check of the fence
 //     refuses the write.
@@ -72,6 +72,4 @@
 //
 // locker.go makes a locker, and internal/leasing has the life of a lease. keeper.go takes and gives back locks, in order. heart.go renews
 // them, with the statements in postgres.go and mysql.go. clean.go removes rows.
-//
-// [pgxstore.WaitForStandby]: https://pkg.go.dev/github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx
 package sqllock

@@ -27,8 +27,14 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		"no dialect":              func() error { _, err := New(t.Context(), one, "Oracle", nil); return err },
 		"use lock/memory":         func() error { _, err := New(t.Context(), one, dialect.SQLite); return err },
 		"pool has one connection": func() error { _, err := New(t.Context(), one, dialect.MySQL); return err },
-		"table prefix":            func() error { _, err := NewInspector(t.Context(), one, dialect.MySQL, WithTablePrefix("a b")); return err },
-		"too short":               func() error { _, err := New(t.Context(), one, dialect.MySQL, WithTTL(minTTL-1), WithHeartbeatPool(one)); return err },
+		"table prefix": func() error {
+			_, err := NewInspector(t.Context(), one, dialect.MySQL, WithTablePrefix("a b"))
+			return err
+		},
+		"too short": func() error {
+			_, err := New(t.Context(), one, dialect.MySQL, WithTTL(minTTL-1), WithHeartbeatPool(one))
+			return err
+		},
 	} {
 		if err := make(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New() = %v, want %q", err, want)

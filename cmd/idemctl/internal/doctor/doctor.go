@@ -114,6 +114,7 @@ var errUnwell = errors.New("doctor: at least one check failed")
 type patient struct {
 	redis     goredis.UniversalClient
 	database  *sqlstore.Store
+	locks     *servers.SQLLocks // in the database
 	zookeeper *zookeeper.Client
 	clocks    []clockReading
 }
@@ -165,7 +166,9 @@ func (c *command) examine(ctx context.Context) error {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, databaseChecks)
 			defer cancel()
-			p.database, sqlClocks = checkDatabase(ctx, &inSQL, &c.servers.Database, db)
+			if p.database, sqlClocks = checkDatabase(ctx, &inSQL, &c.servers.Database, db); p.database != nil {
+				p.locks = c.servers.Database.Locks(ctx, db)
+			}
 		})
 	}
 	if addrs != nil {

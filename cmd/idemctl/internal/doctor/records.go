@@ -160,7 +160,7 @@ func (c *recordCheck) checkDomains(ctx context.Context, store driver.Store, doma
 	}
 	var foreign []string
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
-		if c.p.redis == nil && domain == driver.JoinedDomain || c.p.redis != nil && slices.Contains(ours[:], domain) || c.p.zookeeper != nil && servers.OfEnsemble(domain, c.p.zookeeper.Domain()) {
+		if c.p.redis == nil && domain == driver.JoinedDomain || c.p.locks.Has(domain) || c.p.redis != nil && slices.Contains(ours[:], domain) || c.p.zookeeper != nil && servers.OfEnsemble(domain, c.p.zookeeper.Domain()) {
 			continue
 		}
 		retired, err := store.DomainRetired(ctx, domain)

@@ -64,6 +64,13 @@ func (c *decisions) lockerFor(ctx context.Context, b *servers.Backends, id drive
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	if b.SQLLocks.Has(domain) {
+		locker, err := b.SQLLocks.Open(ctx)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		return locker, closing(ctx, locker), nil, nil
+	}
 	inRedis := b.Redis != nil && domains.Of(id) == domain
 	if b.ZooKeeper != nil && !inRedis && (retired || b.ZooKeeper.Domain() == domain) {
 		var opts []zookeeper.LockerOption
@@ -83,13 +90,20 @@ func (c *decisions) lockerFor(ctx context.Context, b *servers.Backends, id drive
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		return locker, func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), servers.CloseTimeout)
-			defer cancel()
-			_ = locker.Close(ctx) // otherwise the lock times out
-		}, nil, nil
+		return locker, closing(ctx, locker), nil, nil
 	}
 	return nil, nil, c.whyNoLock(b, domain, retired), nil
+}
+
+// closing returns the end of a locker.
+func closing(ctx context.Context, locker interface {
+	Close(ctx context.Context) error
+}) func() {
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), servers.CloseTimeout)
+		defer cancel()
+		_ = locker.Close(ctx) // otherwise the lock times out
+	}
 }
 
 // whyNoLock explains why the lock of a domain could not be taken.

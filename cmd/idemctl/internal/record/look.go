@@ -20,6 +20,9 @@ func (c *looks) looker(b *servers.Backends) (*operate.Looker, error) {
 	if b.Joined != nil {
 		in.joined = b.Joined
 	}
+	if b.SQLLocks != nil {
+		in.sql = b.SQLLocks
+	}
 	if b.Redis != nil {
 		redis, err := redislock.NewInspector(b.Redis, redislock.WithPrefix(c.servers.Redis.Prefix))
 		if err != nil {
@@ -33,6 +36,7 @@ func (c *looks) looker(b *servers.Backends) (*operate.Looker, error) {
 // inspectors are the lock services that a command can see. Those it cannot see are nil.
 type inspectors struct {
 	zookeeper, redis, joined driver.LockInspector
+	sql                      *servers.SQLLocks
 	ensemble                 *zookeeper.Client
 }
 
@@ -43,6 +47,8 @@ func (in *inspectors) of(rec *driver.Record) driver.LockInspector {
 	switch domain := rec.Attempt.Fence.Domain; {
 	case domain == driver.JoinedDomain:
 		return in.joined
+	case in.sql.Has(domain):
+		return in.sql
 	case in.zookeeper != nil && (in.redis == nil || in.ensemble.Domain() == domain):
 		return in.zookeeper
 	case in.redis != nil:

@@ -36,6 +36,7 @@ type Backends struct {
 	Store     Store
 	Redis     goredis.UniversalClient // nil if the store is in SQL
 	Joined    *sqlstore.Joined        // nil if the store is in Redis or SQLite
+	SQLLocks  *SQLLocks               // nil without locks in the database
 	ZooKeeper *zookeeper.Client       // nil without --zookeeper, or if NoEnsemble is set
 	// NoEnsemble is why the ensemble of --zookeeper is left out.
 	NoEnsemble error
@@ -187,5 +188,6 @@ func (s *Flags) openDatabase(ctx context.Context, b *Backends, n Need) (Store, e
 			return nil, fmt.Errorf("--database: %w", err)
 		}
 	}
+	b.SQLLocks = s.Database.Locks(opening, db)
 	return SQLStore{store}, nil
 }

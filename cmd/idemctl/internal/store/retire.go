@@ -121,6 +121,9 @@ func (c *domains) checkDead(ctx context.Context, b *servers.Backends, domain str
 	if domain == driver.JoinedDomain {
 		return fmt.Errorf("%s is the domain of joined transactions, which end with their database: it has no locks and was not retired", domain)
 	}
+	if b.SQLLocks.Has(domain) {
+		return fmt.Errorf("%s is the lock domain of this database: it is alive and was not retired", operate.OneLine(domain))
+	}
 	if b.ZooKeeper != nil && servers.OfEnsemble(domain, b.ZooKeeper.Domain()) {
 		renewed, err := c.renewDomain(ctx, b)
 		if err != nil {
