@@ -90,7 +90,8 @@ type chaos struct {
 
 	// Made by the configuration.
 	machine  *testserver.Machine
-	database *testserver.Postgres
+	books    string   // URL of the ledger
+	pooled   string   // URL of the ledger for the instances, or "" for that of the ledger itself
 	redisURL string   // of a token store that is reached without a proxy, or ""
 	flags    []string // of every instance, beside the addresses
 	mayLose  bool     // the token store may lose records, and keys are marked

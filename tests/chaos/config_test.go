@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
@@ -15,7 +16,7 @@ type configuration struct {
 	servers func(c *chaos)
 }
 
-// configurations are what the sample can be built of. The ledger is always a PostgreSQL
+// configurations are what the sample can be built of. The ledger is a PostgreSQL or a MariaDB
 // that is killed now and then.
 var configurations = []configuration{
 	// Nothing is ever lost, so every key ends with its payment.
@@ -39,7 +40,7 @@ var configurations = []configuration{
 	{"joined", true, func(c *chaos) {
 		c.ledger()
 		c.flags = []string{"--token-store", "sql", "--resolver", "none"}
-		c.Store = []string{"IDEMCTL_DATABASE=" + c.database.URL()}
+		c.Store = []string{"IDEMCTL_DATABASE=" + c.books}
 	}},
 	// The Redis of the records has the locks too, and there is no ZooKeeper. A step of its clock
 	// ends locks under their holders.
@@ -58,7 +59,36 @@ var configurations = []configuration{
 		c.ensemble(true)
 		c.ledger()
 		c.flags = []string{"--token-store", "sql", kit.DurableMarkers}
-		c.Store = []string{"IDEMCTL_DATABASE=" + c.database.URL()}
+		c.Store = []string{"IDEMCTL_DATABASE=" + c.books}
+	}},
+	// The locks are rows beside the records and the payments. A step of the database's clock ends locks
+	// under their holders.
+	{"rows", false, func(c *chaos) {
+		c.ledger()
+		c.rows()
+	}},
+	{"rows-pooled", false, func(c *chaos) {
+		c.ledger()
+		c.rows()
+		pooler := testserver.StartPgBouncer(c.t, c.books)
+		pooler.KeepRunning()
+		c.pooled = pooler.URL("postgres")
+	}},
+	{"rows-mariadb", false, func(c *chaos) {
+		m := testserver.StartMariaDB(c.t)
+		c.books = m.URL() + "payments"
+		admin, err := database.Open(m.URL()+"mysql", database.Options{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		defer admin.Close()
+		if _, err := admin.Write.ExecContext(c.t.Context(), "CREATE DATABASE payments"); err != nil {
+			c.t.Fatal(err)
+		}
+		c.lane("database", 8*time.Second,
+			lasting(0, time.Second, serverKilled{"database", m}),
+			lasting(500*time.Millisecond, 4*time.Second, serverPaused{"database", m}))
+		c.rows()
 	}},
 	// A fail-over loses the latest records. The markers remember.
 	{"sentinel", false, func(c *chaos) {
@@ -116,10 +146,17 @@ func (c *chaos) durableRedis() {
 
 // ledger is the database of the payments.
 func (c *chaos) ledger() {
-	c.database = testserver.StartPostgresOn(c.t, c.machine)
-	c.lane("database", 8*time.Second, append(machineFaults("database", c.database),
-		lasting(0, time.Second, serverKilled{"database", c.database}),
-		lasting(500*time.Millisecond, 4*time.Second, serverPaused{"database", c.database}))...)
+	p := testserver.StartPostgresOn(c.t, c.machine)
+	c.books = p.URL()
+	c.lane("database", 8*time.Second, append(machineFaults("database", p),
+		lasting(0, time.Second, serverKilled{"database", p}),
+		lasting(500*time.Millisecond, 4*time.Second, serverPaused{"database", p}))...)
+}
+
+// rows keeps records and locks in the database of the payments.
+func (c *chaos) rows() {
+	c.flags = []string{"--token-store", "sql", "--lock", "sql"}
+	c.Store = []string{"IDEMCTL_DATABASE=" + c.books}
 }
 
 // replicated is a token store of several servers that tell clients each other's addresses.

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -80,7 +81,7 @@ func (c *chaos) newSlot(i int) *slot {
 
 // database puts a proxy in front of the ledger and returns its URL.
 func (s *slot) database() string {
-	u, err := url.Parse(s.c.database.URL())
+	u, err := url.Parse(cmp.Or(s.c.pooled, s.c.books))
 	if err != nil {
 		s.c.t.Fatal(err)
 	}

@@ -9,8 +9,7 @@ import (
 	"sync"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib"
-
+	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 )
 
@@ -152,11 +151,12 @@ func (c *chaos) askAll() {
 // payments returns the IDs of all payments by their note, which is their key. They have to
 // explain the balances.
 func (c *chaos) payments() map[string][]string {
-	db, err := sql.Open("pgx", c.database.URL())
+	books, err := database.Open(c.books, database.Options{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	defer db.Close()
+	defer books.Close()
+	db := books.Write
 	paid, balance, sum := map[string][]string{}, map[string]int64{}, int64(0)
 	c.each(db, "SELECT id, opening, balance FROM accounts WHERE merchant = 'merchant_demo'", func(scan func(...any) error) error {
 		var id string
