@@ -223,7 +223,8 @@ func (a *App) openSQL(ctx context.Context) error {
 // openSQLLock takes the locks in the ledger's database. So no transaction is open while the card network is called.
 func (a *App) openSQLLock(ctx context.Context) error {
 	db := a.ledger.Database()
-	locker, err := sqllock.New(ctx, db.Write, db.Dialect, sqllock.WithTTL(a.cfg.SessionTimeout), sqllock.WithLogger(a.log))
+	locker, err := sqllock.New(ctx, db.Write, db.Dialect, sqllock.WithTTL(a.cfg.SessionTimeout),
+		sqllock.WithUnreplicated(db.Unreplicated), sqllock.WithLogger(a.log))
 	if err != nil {
 		return err
 	}

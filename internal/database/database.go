@@ -26,6 +26,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/tlshint"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
+	pgxstore "github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx"
 )
 
 const (
@@ -44,6 +45,8 @@ type DB struct {
 	// they are the same.
 	Write, Read *sql.DB
 	Dialect     dialect.Dialect
+	// Unreplicated counts the commits that were cancelled while they waited for a synchronous standby. nil where it is not known.
+	Unreplicated func() uint64
 	// Name is the URL without user and password, for messages.
 	Name string
 }
@@ -142,6 +145,7 @@ func openPostgres(name string, o Options) (*DB, error) {
 	}
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, dialTimeout)
 	shown := fmt.Sprintf("postgres://%s/%s", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port)), cfg.Database)
+	unreplicated := pgxstore.WatchStandby(cfg)
 	connector := stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		if o.IdleTransaction <= 0 {
 			return nil
@@ -149,7 +153,9 @@ func openPostgres(name string, o Options) (*DB, error) {
 		_, err := conn.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", o.IdleTransaction.Milliseconds()))
 		return err
 	}))
-	return pooled(open(connector, cfg.TLSConfig != nil, tlshint.Certified(cfg.TLSConfig)), dialect.PostgreSQL, shown, o), nil
+	d := pooled(open(connector, cfg.TLSConfig != nil, tlshint.Certified(cfg.TLSConfig)), dialect.PostgreSQL, shown, o)
+	d.Unreplicated = unreplicated
+	return d, nil
 }
 
 func openMySQL(name string, o Options) (*DB, error) {

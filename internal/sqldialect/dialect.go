@@ -31,6 +31,9 @@ type Dialect struct {
 	// Clauses.
 
 	Clock string // the time at which the statement began, in microseconds since 1970
+	// Earliest and Latest are Clock where a second matters. If others have left a session with a clock that was set, they are at most
+	// and at least the time. Otherwise they are the time.
+	Earliest, Latest string
 	// Indexed is Clock where an index is to be searched with it, and a wrong time would do no harm.
 	Indexed string
 	Once    string // ends an INSERT that does nothing if the primary key exists; "" if that is an error

@@ -17,8 +17,11 @@ var mysql = &Dialect{
 
 	// This depends on no time zone. Others may have left SET timestamp in the session, which stops its clock
 	// for all functions but SYSDATE. A record of that time would be over at once, and a retry would run.
-	Clock:   "(" + mysqlBegan + " + IF(ABS(" + mysqlBehind + ") > 60000000, " + mysqlBehind + ", 0))",
-	Indexed: mysqlBegan,
+	Clock: "(" + mysqlBegan + " + IF(ABS(" + mysqlBehind + ") > 60000000, " + mysqlBehind + ", 0))",
+	// Both times are local ones, so their difference is wrong where summer time begins or ends in between.
+	Earliest: "(" + mysqlBegan + " + LEAST(" + mysqlBehind + ", 0))",
+	Latest:   "(" + mysqlBegan + " + GREATEST(" + mysqlBehind + ", 0))",
+	Indexed:  mysqlBegan,
 	// INSERT IGNORE would store '' in place of NULL, and cut texts. ON DUPLICATE KEY UPDATE
 	// would count rows in three ways.
 	Once: "", Keep: func(column string) string { return "ON DUPLICATE KEY UPDATE " + column + " = " + column },

@@ -18,8 +18,7 @@ var postgres = &Dialect{
 		" ORDER BY pg_catalog.array_position(pg_catalog.current_schemas(false), n.nspname) LIMIT 1",
 
 	// now() is the time at which the transaction began, and is stale after a wait.
-	Clock:   postgresClock,
-	Indexed: postgresClock,
+	Clock: postgresClock, Earliest: postgresClock, Latest: postgresClock, Indexed: postgresClock,
 	// An INSERT that fails on a duplicate leaves a dead row in table and index.
 	Once: conflictDoNothing, Keep: func(string) string { return conflictDoNothing },
 	ForUpdate: " FOR UPDATE", SkipLocked: " FOR UPDATE SKIP LOCKED",

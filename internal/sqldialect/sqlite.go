@@ -10,7 +10,7 @@ import (
 var sqlite = &Dialect{
 	Name: dialect.SQLite, quote: `"`, Longest: 63,
 
-	Clock: sqliteClock, Indexed: sqliteClock,
+	Clock: sqliteClock, Earliest: sqliteClock, Latest: sqliteClock, Indexed: sqliteClock,
 	Once: conflictDoNothing, Keep: func(string) string { return conflictDoNothing },
 
 	text: func(int) string { return "TEXT" }, longText: "TEXT", serial: "INTEGER PRIMARY KEY AUTOINCREMENT",

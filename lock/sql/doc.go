@@ -40,8 +40,8 @@
 //   - A fail-over to an asynchronous standby, or a backup that is restored, may lose locks whose
 //     holders still trust them, for one time to live at most. Stop the services for that long. The records in the same database are
 //     lost together with the locks. With synchronous replication nothing is lost, but PostgreSQL reports success with a warning
-//     if somebody cancels its wait for the standby (pg_cancel_backend), and package database/sql does not show the warning. A lock that
-//     is taken at that moment may be lost in a fail-over. A time-out of the server or of the service does not end the wait so.
+//     if somebody cancels its wait for the standby (pg_cancel_backend), and package database/sql does not show the warning. With pgx,
+//     pgxstore.WatchStandby counts these warnings, and with [WithUnreplicated] such a lock counts as one without an answer.
 //   - A process that is paused past its time to live (SIGSTOP, a suspended machine, a long
 //     collection) notices when it runs again. If it writes before it checks, only a resource with a check of the fence
 //     refuses the write.

@@ -20,6 +20,8 @@ type heart struct {
 	patience time.Duration
 	spawn    func(func(context.Context)) bool
 
+	unreplicated func() uint64
+
 	conn *sql.Conn // of the goroutine that runs
 
 	mu      sync.Mutex
@@ -98,11 +100,15 @@ func (h *heart) send(ctx context.Context, locks []leasing.Lock) []error {
 				break
 			}
 		}
+		before := h.unreplicated()
 		var answers []error
 		if len(locks) > 0 {
 			answers, err = h.names.kind.extend(ctx, h.conn, h.names, locks, h.ttl)
 		} else {
 			err = h.conn.PingContext(ctx)
+		}
+		if err == nil && h.unreplicated() != before {
+			return all(len(locks), errUnreplicated)
 		}
 		if err == nil {
 			return answers

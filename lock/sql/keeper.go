@@ -36,6 +36,8 @@ type keeper struct {
 	ttl    int64 // µs
 	health *leasing.Health
 	heart  *heart
+
+	unreplicated func() uint64
 }
 
 var _ leasing.Service = (*keeper)(nil)
@@ -133,6 +135,7 @@ func (k *keeper) acquire(ctx context.Context, lock leasing.Lock, nonce driver.No
 
 // take sends a statement that takes a lock. It returns false if that has changed nothing, or if the row tells.
 func (k *keeper) take(ctx context.Context, text string, args []any) (f driver.Fence, taken bool, err error) {
+	before := k.unreplicated()
 	if k.names.kind.returning {
 		var token int64
 		err = k.db.QueryRowContext(ctx, text, args...).Scan(&token, &f.Domain)
@@ -145,8 +148,14 @@ func (k *keeper) take(ctx context.Context, text string, args []any) (f driver.Fe
 	if errors.Is(err, sql.ErrNoRows) || fault == sqldialect.Duplicate || fault == sqldialect.Conflict {
 		return driver.Fence{}, false, nil
 	}
+	if err == nil && k.unreplicated() != before {
+		err = errUnreplicated
+	}
 	return f, err == nil && k.names.kind.returning, err
 }
+
+// errUnreplicated is the reason of driver.ErrUnavailable after a commit that a fail-over may lose.
+var errUnreplicated = errors.New("the wait of a commit for the standby was cancelled")
 
 func (r *row) fenced() driver.Fence {
 	return driver.Fence{Domain: string(r.domain), Token: uint64(r.fence)}

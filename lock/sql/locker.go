@@ -52,8 +52,8 @@ func New(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...Option) (*L
 
 func newKeeper(db *sql.DB, cfg *config) *keeper {
 	n := names{cfg.kind, cfg.schema, cfg.prefix}
-	return &keeper{db: db, names: n, ttl: cfg.ttl.Microseconds(), health: leasing.NewHealth(1, sqldialect.Spoken),
-		heart: &heart{db: cfg.heartbeats, ttl: cfg.ttl.Microseconds(), patience: leasing.PatienceOf(cfg.ttl)}}
+	return &keeper{db: db, names: n, ttl: cfg.ttl.Microseconds(), health: leasing.NewHealth(1, sqldialect.Spoken), unreplicated: cfg.unreplicated,
+		heart: &heart{db: cfg.heartbeats, ttl: cfg.ttl.Microseconds(), patience: leasing.PatienceOf(cfg.ttl), unreplicated: cfg.unreplicated}}
 }
 
 // start finds the tables.

@@ -22,7 +22,7 @@ func extendMySQL(ctx context.Context, conn *sql.Conn, n names, locks []leasing.L
 	}
 	renewed := map[string]bool{}
 	if len(chosen) > 0 {
-		res, err := conn.ExecContext(ctx, n.sql("UPDATE {locks} FORCE INDEX (PRIMARY) SET expires = {clock} + ? WHERE k IN ("+marks(len(chosen))+
+		res, err := conn.ExecContext(ctx, n.sql("UPDATE {locks} FORCE INDEX (PRIMARY) SET expires = {latest} + ? WHERE k IN ("+marks(len(chosen))+
 			") AND owner IN ("+marks(len(locks))+"){alone}"), slices.Concat([]any{ttl}, anys(chosen), owners)...)
 		if err != nil {
 			return nil, err
@@ -69,7 +69,7 @@ func extendMySQL(ctx context.Context, conn *sql.Conn, n names, locks []leasing.L
 // removeMySQL chooses rows as extendMySQL does. READ COMMITTED holds for the next statement alone, and keeps the DELETE from
 // locking the gaps between keys.
 func removeMySQL(ctx context.Context, conn *sql.Conn, n names, keys [][]byte, most int64) error {
-	const due = "expires <= {clock} - ? AND fence <= ?{alone}"
+	const due = "expires <= {earliest} - ? AND fence <= ?{alone}"
 	args := []any{retention.Microseconds(), most}
 	const readCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 	if _, err := conn.ExecContext(ctx, readCommitted); err != nil {

@@ -23,7 +23,7 @@ func (n *names) find(ctx context.Context, db *sql.DB) (err error) {
 }
 
 // sql returns a statement for the database. In the text {locks} and {domain} are the tables, {returned} ends
-// a statement that takes a lock, and the rest is that of sqldialect.Dialect.Statement.
+// a statement that takes a lock, {earliest} and {latest} are the time, and the rest is that of sqldialect.Dialect.Statement.
 func (n names) sql(text string) string {
 	returned := ""
 	if n.kind.returning {
@@ -34,7 +34,8 @@ func (n names) sql(text string) string {
 		returned = " RETURNING " + fence + ", domain"
 	}
 	return n.kind.Statement(strings.NewReplacer("{locks}", n.kind.Table(n.schema, n.prefix+"locks"),
-		"{domain}", n.kind.Table(n.schema, n.prefix+"lock_domain"), "{returned}", returned).Replace(text))
+		"{domain}", n.kind.Table(n.schema, n.prefix+"lock_domain"), "{returned}", returned,
+		"{earliest}", n.kind.Earliest, "{latest}", n.kind.Latest).Replace(text))
 }
 
 // texts are the statements, made once.
@@ -48,15 +49,15 @@ func newTexts(n names) texts {
 	return texts{
 		// A row that is there is left to takeOver. So no row is locked or written for a caller that finds the lock taken.
 		insert: n.sql("INSERT INTO {locks} (k, owner, domain, fence, nonce, holder, ttl, expires)" +
-			" SELECT ?, ?, d.domain, greatest({alone:{clock}}, d.fence + 1), ?, ?, ?, {clock} + ? FROM {domain} AS d WHERE d.id = 1 {once}{returned}"),
-		look: n.sql("SELECT {clock}, owner, domain, fence, nonce, holder, ttl, expires FROM {locks} WHERE k = ?"),
+			" SELECT ?, ?, d.domain, greatest({alone:{latest}}, d.fence + 1), ?, ?, ?, {latest} + ? FROM {domain} AS d WHERE d.id = 1 {once}{returned}"),
+		look: n.sql("SELECT {earliest}, owner, domain, fence, nonce, holder, ttl, expires FROM {locks} WHERE k = ?"),
 		// The fence is the version of the row, because each owner has a greater one.
-		takeOver: n.sql("UPDATE {locks} SET owner = ?, fence = greatest({clock}, fence + 1), nonce = ?, holder = ?, ttl = ?, expires = {clock} + ?" +
-			" WHERE k = ? AND fence = ? AND (owner IS NULL OR expires <= {clock}){alone}{returned}"),
+		takeOver: n.sql("UPDATE {locks} SET owner = ?, fence = greatest({latest}, fence + 1), nonce = ?, holder = ?, ttl = ?, expires = {latest} + ?" +
+			" WHERE k = ? AND fence = ? AND (owner IS NULL OR expires <= {earliest}){alone}{returned}"),
 		// If the clock was set back, a lock would outlive its time to live by as much. Its owner has trusted it for less,
 		// because no renewal was sent later than now.
-		shorten: n.sql("UPDATE {locks} SET expires = {clock} + ttl WHERE k = ? AND fence = ? AND owner IS NOT NULL AND expires > {clock} + ttl{alone}"),
-		release: n.sql("UPDATE {locks} SET owner = NULL, expires = {clock} WHERE k = ? AND owner = ?{alone}"),
+		shorten: n.sql("UPDATE {locks} SET expires = {latest} + ttl WHERE k = ? AND fence = ? AND owner IS NOT NULL AND expires > {latest} + ttl{alone}"),
+		release: n.sql("UPDATE {locks} SET owner = NULL, expires = {latest} WHERE k = ? AND owner = ?{alone}"),
 
 		domain:     n.sql("SELECT domain, fence FROM {domain} WHERE id = 1"),
 		domainOf:   n.sql("SELECT coalesce((SELECT domain FROM {locks} WHERE k = ?), (SELECT domain FROM {domain} WHERE id = 1), '')"),

@@ -26,6 +26,7 @@ type config struct {
 	schema, prefix string
 	ttl            time.Duration
 	heartbeats     *sql.DB
+	unreplicated   func() uint64
 	log            *slog.Logger
 
 	// Tests set these.
@@ -52,6 +53,10 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 // another database entry or user of the pooler then, or a direct connection.
 func WithHeartbeatPool(db *sql.DB) Option { return func(c *config) { c.heartbeats = db } }
 
+// WithUnreplicated is for PostgreSQL with synchronous replication. count returns how many commits of the pools were cancelled so far while they
+// waited for the standby (pgxstore.WatchStandby). The server calls them a success. A lock that is taken or renewed meanwhile counts as one without an answer.
+func WithUnreplicated(count func() uint64) Option { return func(c *config) { c.unreplicated = count } }
+
 // WithLogger sets the logger for warnings. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
@@ -64,6 +69,9 @@ func newConfig(db *sql.DB, d dialect.Dialect, opts []Option) (config, error) {
 	}
 	if c.log == nil {
 		c.log = slog.Default()
+	}
+	if c.unreplicated == nil {
+		c.unreplicated = func() uint64 { return 0 }
 	}
 	if db == nil || c.heartbeats == nil {
 		return c, errors.New("lock/sql: no database")

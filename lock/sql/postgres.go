@@ -14,7 +14,7 @@ func extendPostgres(ctx context.Context, conn *sql.Conn, n names, locks []leasin
 		" FROM given AS g, generate_series(0, g.n - 1) AS i)," +
 		" chosen AS (SELECT l.k FROM {locks} AS l WHERE l.k = ANY (ARRAY(SELECT a.k FROM asked AS a))" +
 		" AND l.owner = ANY (ARRAY(SELECT a.owner FROM asked AS a)) FOR UPDATE OF l SKIP LOCKED)," +
-		" renewed AS (UPDATE {locks} AS l SET expires = {clock} + CAST(? AS bigint) FROM chosen AS c WHERE l.k = c.k" +
+		" renewed AS (UPDATE {locks} AS l SET expires = {latest} + CAST(? AS bigint) FROM chosen AS c WHERE l.k = c.k" +
 		" RETURNING l.k, " + n.kind.Durably("1") + " AS one)" +
 		" SELECT a.i, r.one IS NOT NULL, l.owner IS NOT DISTINCT FROM a.owner FROM asked AS a LEFT JOIN renewed AS r ON r.k = a.k LEFT JOIN {locks} AS l ON l.k = a.k")
 	list := make([]byte, 0, 48*len(locks))
@@ -52,7 +52,7 @@ func removePostgres(ctx context.Context, conn *sql.Conn, n names, keys [][]byte,
 	_, err := conn.ExecContext(ctx, n.sql("WITH given AS (SELECT CAST(? AS bytea) AS list, CAST(? AS int) AS n)"+
 		" DELETE FROM {locks} WHERE k = ANY (ARRAY(SELECT l.k FROM {locks} AS l WHERE l.k = ANY (ARRAY("+
 		"SELECT substring(g.list FROM i * 32 + 1 FOR 32) FROM given AS g, generate_series(0, g.n - 1) AS i))"+
-		" AND l.expires <= {clock} - ? AND l.fence <= ? FOR UPDATE OF l SKIP LOCKED))"),
+		" AND l.expires <= {earliest} - ? AND l.fence <= ? FOR UPDATE OF l SKIP LOCKED))"),
 		list, len(keys), retention.Microseconds(), most)
 	return err
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,13 +151,19 @@ func TestHeartbeatHasAConnection(t *testing.T) {
 		db.SetMaxOpenConns(3)
 		l, req := s.lockerOn(t, db, WithTTL(9*time.Second)), request()
 		lease := take(t, l, req)
-		var full []*sql.Tx
-		for range 2 {
-			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			full = append(full, tx)
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		var handlers sync.WaitGroup
+		for range 4 { // two of them wait for a connection
+			handlers.Go(func() {
+				if tx, err := db.BeginTx(ctx, nil); err == nil {
+					<-ctx.Done()
+					_ = tx.Rollback()
+				}
+			})
+		}
+		for db.Stats().WaitCount < 2 {
+			runtime.Gosched()
 		}
 		if left, err := lease.Check(t.Context()); err != nil {
 			t.Errorf("Check() = %v, %v while the pool is full, want <nil>", left, err)
@@ -166,9 +174,8 @@ func TestHeartbeatHasAConnection(t *testing.T) {
 				break // the machine may be too slow for a heartbeat in time
 			}
 		}
-		for _, tx := range full {
-			_ = tx.Rollback()
-		}
+		end()
+		handlers.Wait()
 	})
 }
 

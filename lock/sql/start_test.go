@@ -213,3 +213,31 @@ func TestLeftSessionTakesNoLock(t *testing.T) {
 		mustExec(t, db, "SET autocommit = 1")
 	})
 }
+
+// Others have left a session of the pool with a clock that they have set. A lock that is held does not look as if it were
+// over there, and one that is taken there does not end early.
+func TestSessionWithASetClock(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		if s.dialect != dialect.MySQL {
+			t.Skip("nobody can set the clock of a session of PostgreSQL")
+		}
+		db := open(t, s.driver(), s.dsn)
+		db.SetMaxOpenConns(2)
+		skewed, other := s.lockerOn(t, db), s.locker(t)
+		for _, by := range []string{"-30", "-3600", "+30", "+3600"} {
+			mustExec(t, db, "SET timestamp = DEFAULT")
+			mustExec(t, db, "SET timestamp = UNIX_TIMESTAMP()"+by)
+			held, taken := request(), request()
+			lease := take(t, other, held)
+			wantLocked(t, skewed, again(held))
+			take(t, skewed, taken)
+			wantLocked(t, other, again(taken))
+			release(t, lease)
+			release(t, take(t, skewed, again(held)))
+			if lease.Err() != nil || t.Failed() {
+				t.Fatalf("with a clock that is %s s wrong", by)
+			}
+		}
+	})
+}
