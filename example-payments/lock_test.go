@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 // The lock is in the database, and no transaction is open while the card network is called. An instance that dies then leaves the
@@ -17,7 +16,7 @@ func TestLockInTheDatabase(t *testing.T) {
 			_, _, err := victim.request("POST", "/v1/payments", "k", orderBody)
 			gone <- err
 		}()
-		victim.await(&victim.stderr, "at=before-ledger")
+		victim.WaitLog(t, "at=before-ledger")
 		heir.wantState("k", "pending")
 		heir.want(409, "POST", "/v1/payments", "k", orderBody)
 		if out, code := idemctl(t, database, "record", "show", "--scope", "merchant_demo", "k"); code != 0 || !strings.Contains(out, "alive: ") {
@@ -26,15 +25,12 @@ func TestLockInTheDatabase(t *testing.T) {
 		if out, code := idemctl(t, database, "doctor"); code != 0 || !strings.Contains(out, "every open record has a known lock domain") {
 			t.Errorf("idemctl doctor = %d %s, want a known lock domain", code, out)
 		}
-		victim.kill()
+		victim.Kill(t)
 		<-gone
 		if status, body := heir.payUntilSettled("k"); status != 201 {
 			t.Errorf("repeat: %d %s, want 201", status, body)
 		}
 		heir.wantPayments(1)
-		heir.term()
-		if code := heir.exit(time.Minute); code != 0 {
-			t.Errorf("exit code %d, want 0", code)
-		}
+		heir.stops()
 	})
 }

@@ -13,6 +13,7 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -92,6 +93,45 @@ func TestRights(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The answer to an INSERT is lost. The lock that it has taken is given back, because nobody has its lease.
+func TestLostReply(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		db, proxy := s.behindProxy(t)
+		l, other, req := s.lockerOn(t, db), s.locker(t), request()
+		release(t, take(t, l, request())) // the statement is prepared
+		lost := proxy.DropNextReply(testserver.Contains(thisProcess))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if lease, err := l.TryAcquire(ctx, req); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("TryAcquire() = %v, %v without an answer, want %v", lease, err, driver.ErrUnavailable)
+		}
+		await(t, "the request", lost)
+		release(t, takeSoon(t, other, again(req)))
+	})
+}
+
+// behindProxy returns a pool whose connections go through a proxy.
+func (s *site) behindProxy(tb testing.TB) (*sql.DB, *testserver.Proxy) {
+	tb.Helper()
+	if s.dialect == dialect.PostgreSQL {
+		u, err := url.Parse(s.dsn)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		proxy := testserver.StartTCPProxy(tb, u.Host)
+		u.Host = proxy.Addr()
+		return open(tb, "pgx", u.String()), proxy
+	}
+	cfg, err := mysqldriver.ParseDSN(s.dsn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	proxy := testserver.StartTCPProxy(tb, cfg.Addr)
+	cfg.Addr = proxy.Addr()
+	return open(tb, "mysql", cfg.FormatDSN()), proxy
 }
 
 // user makes a user of the database without rights.
