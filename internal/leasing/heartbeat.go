@@ -49,8 +49,9 @@ func (l *Locker) renew(ctx context.Context, leases []*Lease) (failed error) {
 		locks[i] = le.lock
 	}
 	sent := l.now()
-	for i, err := range l.service.Extend(ctx, locks) {
-		le := leases[i]
+	answers := l.service.Extend(ctx, locks)
+	for i, le := range leases {
+		err := answers[i]
 		if err != nil && !errors.Is(err, ErrGone) {
 			failed = err
 			l.log.Debug(l.name+": lease was not renewed", "fence", le.fence.String(), "err", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
-var seeds = flag.Int("seeds", 300, "simulated runs")
+var seeds = flag.Int("seeds", 100, "simulated runs")
 
 // Lockers with clocks of different speeds, on machines that are suspended, use one key of a server that loses requests and
 // answers, and gets requests late. No two leases are trusted at once by machines that run, fences grow, and in the end the lock can be taken.

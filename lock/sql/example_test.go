@@ -25,5 +25,6 @@ func Example() {
 		engine, err := idem.New(locker, store, idem.WithCloser(store))
 		return engine, locker, err
 	}
-	_ = start
+	_ = start // it needs a server
+	// Output:
 }

@@ -117,7 +117,7 @@ func (k *keeper) acquire(ctx context.Context, lock leasing.Lock, nonce driver.No
 		case err != nil:
 			return f, false, err
 		case r == nil:
-			if _, err := k.domain(ctx); err != nil {
+			if err := k.nameDomain(ctx); err != nil {
 				return f, false, err
 			}
 		case driver.Nonce(padded(r.owner)) == lock.Owner:
@@ -175,20 +175,20 @@ func (k *keeper) unlessConflict(err error) error {
 	return err
 }
 
-// domain returns the lock domain. The first locker on a database names it.
-func (k *keeper) domain(ctx context.Context) (domain string, err error) {
+// nameDomain names the lock domain, unless another locker on the database has done so.
+func (k *keeper) nameDomain(ctx context.Context) error {
 	for range maxTries {
 		var fence int64
-		err = k.db.QueryRowContext(ctx, k.text.domain).Scan(&domain, &fence)
+		err := k.db.QueryRowContext(ctx, k.text.domain).Scan(&fence)
 		if !errors.Is(err, sql.ErrNoRows) {
-			return domain, err
+			return err
 		}
 		_, err = k.db.ExecContext(ctx, k.text.makeDomain, uuid.New())
 		if f := k.names.kind.Fault(err); err != nil && f != sqldialect.Duplicate && f != sqldialect.Conflict {
-			return "", err
+			return err
 		}
 	}
-	return "", errors.New("the lock domain kept changing")
+	return errors.New("the lock domain kept changing")
 }
 
 // Extend implements [leasing.Service]. A row that another transaction has locked is tried again for a moment.

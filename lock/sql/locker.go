@@ -77,7 +77,7 @@ func (k *keeper) refused(ctx context.Context, err error) error {
 
 // try sends every request once.
 func (k *keeper) try(ctx context.Context) error {
-	if _, err := k.domain(ctx); err != nil {
+	if err := k.nameDomain(ctx); err != nil {
 		return err
 	}
 	lock := leasing.Lock{ID: driver.KeyID(append(nonce(), nonce()...)), Owner: driver.NewNonce()}

@@ -59,7 +59,7 @@ func newTexts(n names) texts {
 		shorten: n.sql("UPDATE {locks} SET expires = {latest} + ttl WHERE k = ? AND fence = ? AND owner IS NOT NULL AND expires > {latest} + ttl{alone}"),
 		release: n.sql("UPDATE {locks} SET owner = NULL, expires = {latest} WHERE k = ? AND owner = ?{alone}"),
 
-		domain:     n.sql("SELECT domain, fence FROM {domain} WHERE id = 1"),
+		domain:     n.sql("SELECT fence FROM {domain} WHERE id = 1"),
 		domainOf:   n.sql("SELECT coalesce((SELECT domain FROM {locks} WHERE k = ?), (SELECT domain FROM {domain} WHERE id = 1), '')"),
 		makeDomain: n.sql("INSERT INTO {domain} (id, domain, fence) VALUES (1, ?, {alone:0}) {once}{durable}"),
 		raise:      n.sql("UPDATE {domain} SET fence = ? WHERE id = 1 AND fence < ?{alone}{durable}"),

@@ -121,7 +121,7 @@ func TestLockedRowIsPassedOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer tx.Rollback() //nolint:errcheck // ends the test
+		defer tx.Rollback()
 		if _, err := tx.ExecContext(t.Context(), l.keeper.names.sql("SELECT k FROM {locks} WHERE k = ? FOR UPDATE"), req.KeyID[:]); err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 	one := sql.OpenDB(nil)
 	defer one.Close()
 	one.SetMaxOpenConns(1)
-	for want, make := range map[string]func() error{
+	for want, of := range map[string]func() error{
 		"no database":             func() error { _, err := New(t.Context(), nil, dialect.PostgreSQL); return err },
 		"no dialect":              func() error { _, err := New(t.Context(), one, "Oracle", nil); return err },
 		"use lock/memory":         func() error { _, err := New(t.Context(), one, dialect.SQLite); return err },
@@ -37,7 +37,7 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 			return err
 		},
 	} {
-		if err := make(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := of(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New() = %v, want %q", err, want)
 		}
 	}
