@@ -124,7 +124,7 @@ kills: servers ## kill services and connections (KILLS times) and databases (DAT
 		-run '^TestJoined(PaysOnceWhile(InstancesAre|TheDatabaseIs)Killed|PaysOnceWhileConnectionsAreCut|MisuseNeverPaysTwice)$$' ./tokenstore/sql
 
 .PHONY: matrix
-matrix: servers $(GOTESTSUM) ## run the suites of tokenstore/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts
+matrix: servers $(GOTESTSUM) ## run the suites of tokenstore/sql, lock/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts
 	@CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) TIMEOUT=$(TIMEOUT) scripts/matrix.sh '$(ONLY)'
 
 .PHONY: simulate

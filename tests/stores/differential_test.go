@@ -20,6 +20,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -247,20 +248,30 @@ func differentialSides(t *testing.T) []*side {
 	db, err := database.Open(testserver.SharedPostgres(t), database.Options{Connections: 4})
 	kit.Fatal(t, err)
 	t.Cleanup(func() { _ = db.Close() })
-	tables := sqlstore.WithTablePrefix(fmt.Sprintf("differs_%x_", rand.Uint32()))
-	kit.Fatal(t, sqlstore.Migrate(t.Context(), db.Write, db.Dialect, tables))
-	inPostgres, err := sqlstore.New(t.Context(), db.Write, db.Dialect, tables, sqlstore.WithLogger(log), sqlstore.WithExpiry(0))
+	var inPostgres []*sqlstore.Store
+	var prefix string
+	for range 2 {
+		prefix = fmt.Sprintf("differs_%x_", rand.Uint32())
+		tables := sqlstore.WithTablePrefix(prefix)
+		kit.Fatal(t, sqlstore.Migrate(t.Context(), db.Write, db.Dialect, tables))
+		store, err := sqlstore.New(t.Context(), db.Write, db.Dialect, tables, sqlstore.WithLogger(log), sqlstore.WithExpiry(0))
+		kit.Fatal(t, err)
+		t.Cleanup(func() { _ = store.Close() })
+		inPostgres = append(inPostgres, store)
+	}
+	sqlLock, err := sqllock.New(t.Context(), db.Write, db.Dialect, sqllock.WithTablePrefix(prefix), sqllock.WithLogger(log))
 	kit.Fatal(t, err)
-	t.Cleanup(func() { _ = inPostgres.Close() })
+	t.Cleanup(func() { _ = sqlLock.Close(context.Background()) })
 	oneLock, inOne, _ := inRedis(t, testserver.SharedRedis(t), nil)
 	sides := []*side{
 		{name: "memory", store: memorystore.New()},
 		{name: "Redis with its own lock", store: apart},
 		{name: "Redis with lock and records in one place", store: inOne},
 		{name: "Redis with marked locks in ZooKeeper", store: marked},
-		{name: "PostgreSQL with locks in ZooKeeper", store: inPostgres},
+		{name: "PostgreSQL with locks in ZooKeeper", store: inPostgres[0]},
+		{name: "PostgreSQL with its own locks", store: inPostgres[1]},
 	}
-	lockers := []driver.Locker{memorylock.New(), redisLock, oneLock, ensembles[0].Locker(zookeeper.WithDurableMarkers()), ensembles[1].Locker()}
+	lockers := []driver.Locker{memorylock.New(), redisLock, oneLock, ensembles[0].Locker(zookeeper.WithDurableMarkers()), ensembles[1].Locker(), sqlLock}
 	for i, s := range slices.Backward(sides) {
 		s.engine, err = idem.New(lockers[i], s.store)
 		kit.Fatal(t, err)
