@@ -3,6 +3,7 @@ package sqllock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"sync"
 	"time"
 
@@ -113,17 +114,18 @@ func (h *heart) send(ctx context.Context, locks []leasing.Lock) []error {
 		if err == nil {
 			return answers
 		}
-		if !sqldialect.Spoken(err) {
-			h.close()
+		if h.names.kind.Fault(err) == sqldialect.Conflict {
+			continue
 		}
-		if h.names.kind.Fault(err) != sqldialect.Conflict {
-			break
-		}
+		// It may be broken, or lead to a primary that has become a standby.
+		_ = h.conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // closes it
+		h.close()
+		break
 	}
 	return all(len(locks), err)
 }
 
-// close gives the connection back to its pool, which closes it if it is broken. Nothing runs then.
+// close gives the connection back to its pool. Nothing runs then.
 func (h *heart) close() {
 	if h.conn != nil {
 		_ = h.conn.Close()

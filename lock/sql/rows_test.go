@@ -206,3 +206,25 @@ func TestExpiredLockIsTakenOver(t *testing.T) {
 		}
 	})
 }
+
+// The primary has become a standby, and its connections stay open. The one of the heartbeats is not kept.
+func TestHeartbeatLeavesAStandby(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		if s.name != "PostgreSQL" {
+			t.Skip("the session of a connection is set, as a standby would have it")
+		}
+		db := open(t, s.driver(), s.dsn)
+		l := s.lockerOn(t, db, WithTTL(longTTL))
+		lease := take(t, l, request())
+		if _, err := l.keeper.heart.conn.ExecContext(t.Context(), "SET default_transaction_read_only = on"); err != nil { // nothing runs now
+			t.Fatal(err)
+		}
+		if left, err := lease.Check(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Check() = %v, %v on a standby, want %v", left, err, driver.ErrUnavailable)
+		}
+		if _, err := lease.Check(t.Context()); err != nil {
+			t.Errorf("Check() after that = %v, want <nil>", err)
+		}
+	})
+}
