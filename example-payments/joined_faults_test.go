@@ -280,7 +280,7 @@ func TestSchemasOfOtherBuilds(t *testing.T) {
 
 		// A build from before the store in SQL has left a ledger alone.
 		sqlExec(t, database, "DROP VIEW idem_readable")
-		for _, table := range []string{"schema", "records", "bindings", "domains", "decisions", "notes", "locks", "lock_domain"} {
+		for _, table := range []string{"schema", "records", "bindings", "domains", "decisions", "notes", "never", "locks", "lock_domain"} {
 			sqlExec(t, database, "DROP TABLE IF EXISTS idem_"+table)
 		}
 		newer := serve(t, "--database", database)

@@ -210,10 +210,8 @@ func TestExpiredLockIsTakenOver(t *testing.T) {
 // The primary has become a standby, and its connections stay open. The one of the heartbeats is not kept.
 func TestHeartbeatLeavesAStandby(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *site) {
-		if s.name != "PostgreSQL" {
-			t.Skip("the session of a connection is set, as a standby would have it")
-		}
+	// The session of a connection is set, as a standby would have it.
+	onThose(t, func(b *backend) bool { return b.name == "PostgreSQL" }, func(t *testing.T, s *site) {
 		db := open(t, s.driver(), s.dsn)
 		l := s.lockerOn(t, db, WithTTL(longTTL))
 		lease := take(t, l, request())

@@ -72,7 +72,16 @@ var backends = []backend{
 // onEach runs a test on each database. It begins when the calling test has returned.
 func onEach(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Helper()
+	onThose(t, func(*backend) bool { return true }, test)
+}
+
+// onThose runs a test on the databases that it concerns.
+func onThose(t *testing.T, concerns func(*backend) bool, test func(t *testing.T, s *site)) {
+	t.Helper()
 	for _, b := range backends {
+		if !concerns(&b) {
+			continue
+		}
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			test(t, newSite(t, b))

@@ -60,10 +60,8 @@ func TestDatabaseWithoutTheTablesIsRefused(t *testing.T) {
 // The user of a service has the rights that idemctl store grants prints. Without one of them New fails.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *site) {
-		if s.name == "PgBouncer" {
-			t.Skip("the pooler knows one user")
-		}
+	// The pooler knows one user.
+	onThose(t, func(b *backend) bool { return b.name != "PgBouncer" }, func(t *testing.T, s *site) {
 		name, db := s.user(t)
 		grants, err := sqlstore.Grants(t.Context(), s.db, s.dialect, sqlstore.RoleService, name)
 		if err != nil {
@@ -233,10 +231,8 @@ func TestIsolationLevels(t *testing.T) {
 // Others have left a session of the pool so that it commits nothing. A lock in it would be nobody's for all others.
 func TestLeftSessionTakesNoLock(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *site) {
-		if s.dialect != dialect.MySQL {
-			t.Skip("a session of PostgreSQL cannot be left so")
-		}
+	// A session of PostgreSQL cannot be left so.
+	onThose(t, func(b *backend) bool { return b.dialect == dialect.MySQL }, func(t *testing.T, s *site) {
 		db := open(t, s.driver(), s.dsn)
 		db.SetMaxOpenConns(2)
 		l := s.lockerOn(t, db, WithTTL(longTTL))
@@ -258,10 +254,8 @@ func TestLeftSessionTakesNoLock(t *testing.T) {
 // over there, and one that is taken there does not end early.
 func TestSessionWithASetClock(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *site) {
-		if s.dialect != dialect.MySQL {
-			t.Skip("nobody can set the clock of a session of PostgreSQL")
-		}
+	// Nobody can set the clock of a session of PostgreSQL.
+	onThose(t, func(b *backend) bool { return b.dialect == dialect.MySQL }, func(t *testing.T, s *site) {
 		db := open(t, s.driver(), s.dsn)
 		db.SetMaxOpenConns(2)
 		skewed, other := s.lockerOn(t, db), s.locker(t)
