@@ -152,7 +152,7 @@ cover: servers ## run the tests of the core packages, and print the share of sta
 		$(GO) test -count=1 -timeout $(TIMEOUT) -cover -coverpkg $$(echo $$core | tr ' ' ,) $$core ./idem/idemtest ./cmd/idemctl ./console \
 		-args -test.gocoverdir=$(CURDIR)/bin/cover | sed -E 's/\tcoverage: .*//'
 	@$(GO) tool covdata textfmt -i bin/cover -o bin/cover.out
-	@$(GO) tool covdata percent -i bin/cover | awk -v least=$(LEAST) \
+	@$(GO) tool covdata percent -i bin/cover | grep -o '[^[:space:]]*[[:space:]]*coverage: [0-9.]*%' | awk -v least=$(LEAST) \
 		'{ low = $$3 + 0 < least; bad += low; print "COVER " $$3 "  " $$1 (low ? "  BELOW " least : "") } END { exit !NR || bad > 0 }'
 
 .PHONY: sbom

@@ -275,3 +275,38 @@ func TestSessionWithASetClock(t *testing.T) {
 		}
 	})
 }
+
+// An operator and a service are told that the database cannot be reached.
+func TestDatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *site) {
+		db := open(t, s.driver(), s.dsn)
+		inspector, err := NewInspector(t.Context(), db, s.dialect)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := s.lockerOn(t, db, WithTTL(longTTL))
+		lease := take(t, l, request())
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := lease.Check(gone); err == nil {
+			t.Error("Check() of a caller who is gone = <nil>, want an error")
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, lockErr := l.DomainOf(t.Context(), request().KeyID)
+		id := request().KeyID
+		_, _, heldErr := inspector.HeldBy(t.Context(), id)
+		_, domainErr := inspector.DomainOf(t.Context(), id)
+		_, newErr := New(t.Context(), db, s.dialect)
+		_, inspectorErr := NewInspector(t.Context(), db, s.dialect)
+		_, takeErr := l.TryAcquire(t.Context(), request())
+		for call, err := range map[string]error{"HeldBy": heldErr, "DomainOf of a locker": lockErr, "Release": lease.Release(gone), "DomainOf": domainErr, "New": newErr, "NewInspector": inspectorErr,
+			"TryAcquire": takeErr, "Wait": l.Wait(t.Context(), id), "Ping": l.Ping(t.Context())} {
+			if !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("%s = %v, want %v", call, err, driver.ErrUnavailable)
+			}
+		}
+	})
+}

@@ -119,8 +119,15 @@ func TestIsolationThatPostgreSQLDoesNotHave(t *testing.T) {
 		if err := s.QueryRow(t.Context(), "SHOW transaction_isolation", nil, &got); err != nil || got != want {
 			t.Errorf("Begin(%v) has isolation %q, %v, want %q", level, got, err, want)
 		}
-		if err := s.Rollback(t.Context()); err != nil {
-			t.Errorf("Rollback() = %v, want <nil>", err)
+		end, again := s.Rollback, s.Commit
+		if level == sql.LevelSerializable {
+			end, again = s.Commit, s.Commit
+		}
+		if err := end(t.Context()); err != nil {
+			t.Errorf("the end of the transaction = %v, want <nil>", err)
+		}
+		if err := again(t.Context()); !errors.Is(err, sql.ErrTxDone) {
+			t.Errorf("Commit() after the end = %v, want %v", err, sql.ErrTxDone)
 		}
 	}
 }

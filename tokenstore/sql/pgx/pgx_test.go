@@ -1,6 +1,7 @@
 package pgxstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -252,6 +253,56 @@ func TestSavepointsOfTheHandlerWork(t *testing.T) {
 	})
 	l.want(res, err, 201, false)
 	l.wantPayments(1)
+}
+
+// What a handler writes by any method of its transaction commits with the record.
+func TestEveryMethodOfTheTransaction(t *testing.T) {
+	l := setup(t)
+	want := 0
+	for name, write := range map[string]func(ctx context.Context, tx pgx.Tx) error{
+		"a savepoint that is released": func(ctx context.Context, tx pgx.Tx) error {
+			nested, err := tx.Begin(ctx)
+			if err == nil {
+				_, err = nested.Exec(ctx, "INSERT INTO payments VALUES ('by a savepoint', 1)")
+			}
+			return cmp.Or(err, nested.Commit(ctx))
+		},
+		"a prepared statement": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Prepare(ctx, "pays", "INSERT INTO payments VALUES ($1, 1)")
+			if err == nil {
+				_, err = tx.Exec(ctx, "pays", "by a prepared statement")
+			}
+			return err
+		},
+		"a copy": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"payments"}, []string{"op", "amount"}, pgx.CopyFromRows([][]any{{"by a copy", 1}}))
+			return err
+		},
+		"a batch": func(ctx context.Context, tx pgx.Tx) error {
+			var b pgx.Batch
+			b.Queue("INSERT INTO payments VALUES ('by a batch', 1)")
+			return tx.SendBatch(ctx, &b).Close()
+		},
+		"rows that are read to their end": func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, "INSERT INTO payments VALUES ('by a query', 1) RETURNING op")
+			if err == nil {
+				_, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			}
+			return err
+		},
+		"a row": func(ctx context.Context, tx pgx.Tx) error {
+			var none string
+			if err := tx.QueryRow(ctx, "SELECT op FROM payments WHERE false").Scan(&none); !errors.Is(err, pgx.ErrNoRows) {
+				return fmt.Errorf("a row that is not there: %w", err)
+			}
+			return tx.QueryRow(ctx, "INSERT INTO payments VALUES ('by a row', 1) RETURNING op").Scan(&none)
+		},
+	} {
+		res, err := l.run(name, func(ctx context.Context, tx pgx.Tx) (int, error) { return 201, write(ctx, tx) })
+		l.want(res, err, 201, false)
+		want++
+		l.wantPayments(want)
+	}
 }
 
 // COMMIT goes with the statement that completes the record. In these modes the proxy sees its text.
