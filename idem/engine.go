@@ -11,8 +11,8 @@ import (
 
 // Engine runs operations at most once per key. It is safe for concurrent use.
 //
-// [Engine.Do] has the steps of the protocol in their order. Steps 1 to 3 are the same in every
-// mode: admit in this file, waitForFirst in first.go, read and judge in core.go. Steps 4 to 8
+// [Engine.Do] has the steps of the protocol in their order. Steps 1 and 2 are the same in every
+// mode: admit in this file, and waitForFirst in first.go. So is the answer from a record (judge in core.go). Steps 3 to 8
 // belong to the mode. An engine from [New] has that of lockmode.go, or of combined.go if lock and store are in one
 // place. One from [NewJoined] has that of joined.go.
 type Engine struct {
