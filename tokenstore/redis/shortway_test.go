@@ -268,9 +268,13 @@ func (g *caseGenerator) next(script string) *scriptCase {
 			domain, route, g.pick(fingerprints[0], fingerprints[1]), g.pick("", attempts...), g.pick("", "domain", "other domain"), ttls, now}
 		return c
 	}
-	c.args = []any{member, attempt, domain, g.pick(packed[28:], "settlement-----2"), g.pick("\x03", "\x04", "\x05"),
+	state, keyAtLeast := g.pick("\x03", "\x04", "\x05"), millis(max(inMillis(resultTTL), inMillis(keyTTL)))
+	if state != "\x03" { // a completed record keeps the key for at least as long as its result
+		keyAtLeast = g.pick(keyAtLeast, "0")
+	}
+	c.args = []any{member, attempt, domain, g.pick(packed[28:], "settlement-----2"), state,
 		g.pick("response", "", "\xff\x00sealed", strings.Repeat("x", 2000)), g.pick("\x01", "\x00", "\x02"),
-		resultTTL, g.pick(millis(max(inMillis(resultTTL), inMillis(keyTTL))), "0"), g.pick("", "operator"), g.pick("", "because"),
+		resultTTL, keyAtLeast, g.pick("", "operator"), g.pick("", "because"),
 		g.pick("trusted", "untrusted", ""), g.pick("\x00", "\x01"), route, g.pick(fingerprints[0], fingerprints[1]), g.time(-1000),
 		g.pick("", "\x04"+attempts[0], "\x02"+attempts[3]), g.pick("", "domain", "other domain"), ttls, now, "3"}
 	return c
