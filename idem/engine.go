@@ -46,8 +46,9 @@ type mode interface {
 type looked struct {
 	record driver.Record
 	locked bool   // another owner had the lock
-	begun  *begun // an attempt that has begun in the same trip, under lease
+	begun  *begun // an attempt that has begun in the same trip, under lease or in tx
 	lease  *held
+	tx     driver.JoinedTx
 }
 
 // New returns an engine on a locker and a store. Both have to be shared with other processes, or

@@ -16,8 +16,8 @@ import (
 //
 //	1  admit          refuse what needs no database       (engine.go, as in every mode)
 //	2  waitForFirst   wait for a request in this process
-//	3  read           look for the record, replay it
-//	4  bind           commit the fingerprint of the key, if the route calls other systems
+//	3  look           read the record, replay it. If an attempt may start,
+//	4  bind           commit the fingerprint of the key, if the route calls other systems, and
 //	5  begin          open the transaction; its first statement takes the key
 //	6  execute        run the handler, with the transaction in its context
 //	7  conclude
@@ -29,6 +29,8 @@ import (
 //	     transaction ended by handler,  escaped: the outcome is unknown (joined_misuse.go)
 //	     or success without it
 //	8  answer
+//
+// Without step 4 one call of the store looks and begins.
 
 // NewJoined returns an engine whose records commit together with what the handlers write. A
 // handler gets its transaction from the store, for example from sqlstore.Tx. What it writes
@@ -75,27 +77,81 @@ var (
 	ErrUndeclared = errors.New("idem: the route calls another system: set CallsOtherSystems in its policy")
 )
 
-// attempt has the steps 4 to 8.
+// look has the steps 3 and 5. It only reads if the request may not or cannot begin yet.
+func (m *joinedMode) look(ctx context.Context, r *request) (looked, error) {
+	if r.onlyReads || r.Policy.CallsOtherSystems || m.work.closing.Err() != nil || m.limit.full(r) {
+		return m.core.look(ctx, r)
+	}
+	if !m.becomeFirst(r) {
+		return looked{}, errAgain
+	}
+	m.startLook(r)
+	// From here on the request goes to its end even if the caller leaves.
+	detached := context.WithoutCancel(ctx)
+	var l looked
+	err := m.inStep(detached, telemetry.StepBegin, r, 0, func(ctx context.Context) error {
+		began, err := m.callBegin(ctx, r, m.beginning(r))
+		if err != nil {
+			return storeRefusal(err)
+		}
+		l = looked{record: began.Record, locked: began.Held}
+		if began.Tx != nil {
+			l.begun, l.tx = m.begun(ctx, r, &began), began.Tx
+		}
+		return nil
+	})
+	switch {
+	case err != nil: // the record may answer the request all the same
+		rec, cannot := m.read(detached, r)
+		if cannot != nil {
+			return looked{}, cannot
+		}
+		if res, refused := r.judge(&rec); res != nil || refused != nil {
+			return looked{record: rec}, nil
+		}
+		return looked{}, err
+	case l.tx == nil:
+		return l, m.hasRead(ctx, r, &l.record, nil)
+	}
+	if err := m.limit.enter(r); err != nil {
+		run := &joinedRun{run: newRun(r, *l.begun), tx: l.tx}
+		defer run.release(detached)
+		_ = m.callRollback(detached, run) // without an answer the database ends it with its connection
+		m.ended(detached, run.run, telemetry.EventReleased, run.repair.Replaced.State, err)
+		return looked{}, err
+	}
+	return l, nil
+}
+
+// attempt has the steps 4 to 8, or those from 6 on if the attempt has begun.
 func (m *joinedMode) attempt(ctx context.Context, r *request, l looked, h Handler) (*Result, error) {
 	// From here on the request goes to its end even if the caller leaves.
 	detached := context.WithoutCancel(ctx)
-	// Step 4: bind the key to the request, if other systems will see its attempts.
-	if err := m.bind(detached, r); err != nil {
-		return nil, err
-	}
-	// Step 5: open the transaction and take the key in it.
 	var run *joinedRun
 	var res *Result
-	err := m.inStep(detached, telemetry.StepBegin, r, 0, func(ctx context.Context) (err error) {
-		run, res, err = m.begin(ctx, r)
-		return err
-	})
-	if errors.Is(err, driver.ErrLocked) {
+	var err error
+	switch {
+	case l.locked:
 		return m.elsewhere(ctx, r, l.record, m.wait)
-	}
-	if run == nil {
-		m.endFirst(r, res)
-		return res, err
+	case l.tx != nil:
+		run = &joinedRun{run: newRun(r, *l.begun), tx: l.tx}
+	default:
+		// Step 4: bind the key to the request, if other systems will see its attempts.
+		if err := m.bind(detached, r); err != nil {
+			return nil, err
+		}
+		// Step 5: open the transaction and take the key in it.
+		err = m.inStep(detached, telemetry.StepBegin, r, 0, func(ctx context.Context) (err error) {
+			run, res, err = m.begin(ctx, r)
+			return err
+		})
+		if errors.Is(err, driver.ErrLocked) {
+			return m.elsewhere(ctx, r, l.record, m.wait)
+		}
+		if run == nil {
+			m.endFirst(r, res)
+			return res, err
+		}
 	}
 	if !m.work.startHandler() {
 		defer run.release(detached)
@@ -156,8 +212,8 @@ func (m *joinedMode) bind(ctx context.Context, r *request) error {
 // begin is step 5. It opens a transaction for an attempt, or it returns a stored outcome or a
 // refusal. The error is ErrLocked if another transaction holds the key.
 func (m *joinedMode) begin(ctx context.Context, r *request) (*joinedRun, *Result, error) {
-	req := driver.JoinedRequest{Kind: r.Policy.kind(), Route: r.Policy.Name, Nonce: driver.NewNonce(), Fingerprint: r.fingerprint,
-		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, HandlerTimeout: r.Policy.HandlerTimeout}
+	req := m.beginning(r)
+	req.Looked = true
 	// A second round follows after a committed attempt in doubt, as under a lock.
 	for range beginRounds {
 		began, err := m.callBegin(ctx, r, req)
@@ -170,11 +226,7 @@ func (m *joinedMode) begin(ctx context.Context, r *request) (*joinedRun, *Result
 		case began.Held:
 			return nil, nil, driver.ErrLocked
 		case began.Tx != nil:
-			if r.first != nil {
-				r.first.begun.Store(true)
-			}
-			m.observe(ctx, r, telemetry.Event{Type: telemetry.EventBegun, Attempt: began.Record.Attempt, State: driver.StatePending})
-			return &joinedRun{run: newRun(r, newBegun(began.Record, began.Replaced)), tx: began.Tx}, nil, nil
+			return &joinedRun{run: newRun(r, *m.begun(ctx, r, &began)), tx: began.Tx}, nil, nil
 		}
 		// A committed pending record is in doubt. Its handler has ended the transaction by
 		// itself, so found settles it as unknown or asks the resolver.
@@ -185,6 +237,22 @@ func (m *joinedMode) begin(ctx context.Context, r *request) (*joinedRun, *Result
 		req.RunAgainFrom, req.Fingerprint = r.startsFrom(&f.record)
 	}
 	return nil, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing"))
+}
+
+// beginning is the attempt that a request would start.
+func (m *joinedMode) beginning(r *request) driver.JoinedRequest {
+	return driver.JoinedRequest{Kind: r.Policy.kind(), Route: r.Policy.Name, Nonce: driver.NewNonce(), Fingerprint: r.fingerprint,
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, HandlerTimeout: r.Policy.HandlerTimeout}
+}
+
+// begun tells of an attempt that has begun.
+func (m *joinedMode) begun(ctx context.Context, r *request, began *driver.JoinedBegin) *begun {
+	if r.first != nil {
+		r.first.begun.Store(true)
+	}
+	m.observe(ctx, r, telemetry.Event{Type: telemetry.EventBegun, Attempt: began.Record.Attempt, State: driver.StatePending})
+	b := newBegun(began.Record, began.Replaced)
+	return &b
 }
 
 func (m *joinedMode) callBind(ctx context.Context, r *request) (bound driver.Fingerprint, err error) {

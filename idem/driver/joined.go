@@ -41,6 +41,9 @@ type JoinedStore interface {
 	// conflict, the transaction is rolled back and begun anew, so that the handler sees what
 	// was committed meanwhile. The limit of the wait does not reach the handler's statements.
 	//
+	// A committed record that does not let the attempt start comes back without a wait for the transactions of
+	// others. A store that cannot look and begin in one round trip looks first, unless Looked is set.
+	//
 	// ctx bounds the call only. The transaction goes on after ctx has ended. It leaves at least
 	// one connection of the pool to other calls.
 	BeginJoined(ctx context.Context, id KeyID, req JoinedRequest) (JoinedBegin, error)
@@ -73,6 +76,8 @@ type JoinedRequest struct {
 	// HandlerTimeout is the deadline of the handler, or 0. The database ends the transaction by
 	// itself if it is idle for longer.
 	HandlerTimeout time.Duration
+	// Looked says that the caller has read the record just now, and that the attempt may start as far as that tells.
+	Looked bool
 }
 
 // JoinedBegin is the answer of BeginJoined.

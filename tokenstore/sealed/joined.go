@@ -36,10 +36,11 @@ func MustNewJoined(store driver.JoinedStore, ring *Ring, opts ...Option) *Joined
 	return must(NewJoined(store, ring, opts...))
 }
 
-// BeginJoined opens a transaction. An unreadable response of the record is omitted.
+// BeginJoined opens a transaction. It may be the only look at the record of a repeat, so the error for a response that cannot
+// be opened is that of Get. No attempt has begun then.
 func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.JoinedRequest) (driver.JoinedBegin, error) {
 	begin, err := j.joined.BeginJoined(ctx, id, req)
-	j.warn(ctx, "begin", id, j.open(id, &begin.Record))
+	begin.Record, err = j.opened(ctx, "begin", id, begin.Record, err)
 	if begin.Tx != nil {
 		begin.Tx = &joinedTx{JoinedTx: begin.Tx, store: j.Store, id: id}
 	}

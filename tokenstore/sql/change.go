@@ -30,10 +30,12 @@ type statements struct {
 // commit them. Those within a transaction do not.
 type replacement struct{ insert, update string }
 
+// ofRecord are the columns of a record r that found reads.
+var ofRecord = "{clock}, r.rev, r.response IS NOT NULL, r." + strings.Join(columns, ", r.")
+
 func newStatements(n names) statements {
 	all := strings.Join(columns, ", ")
 	marks := strings.Repeat(", ?", len(columns))
-	ofRecord := "{clock}, r.rev, r.response IS NOT NULL, r." + strings.Join(columns, ", r.")
 	first := make([]string, len(columns)) // a first attempt starts at the time of its INSERT
 	for i, c := range columns {
 		if first[i] = "?"; isNow(c) {

@@ -26,15 +26,17 @@ import (
 //
 // # What happens, in order
 //
-//	BeginJoined   a slot, a connection, BEGIN, and one statement that takes the key: it inserts
-//	              the pending record, or updates the one that lets an attempt start
+//	BeginJoined   a look at the record, a slot, a connection, BEGIN, and one statement that takes
+//	              the key: it inserts the pending record, or updates the one that lets an attempt
+//	              start
 //	the handler   its statements
 //	Commit        one statement that makes the record completed, then COMMIT
 //	Rollback      first a look whether the handler has ended the transaction, then ROLLBACK
 //	Probe         after a COMMIT without an answer: try to take the key, and roll that back
 //
-// With package pgxstore, BEGIN and the statement that takes the key share a round trip, and so do the statement that completes
-// the record and COMMIT, which the server skips if the record is not there.
+// With package pgxstore, BEGIN and the statement that takes the key share a round trip, and that statement also looks at the
+// record, unless no transaction is free. The statement that completes the record and COMMIT share one too. The server skips
+// COMMIT if the record is not there.
 //
 // The unique key decides between two attempts. Everything else that tells of a running attempt is
 // a hint.

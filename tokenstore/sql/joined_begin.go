@@ -19,37 +19,59 @@ func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.Jo
 	if err := j.mayWrite("begin joined"); err != nil {
 		return begin, err
 	}
+	usual := req.Kind == driver.ClientKey && req.RunAgainFrom == nil
+	slot := j.connector.Pipelined() && j.slotIsFree()
+	defer func() {
+		if slot { // the transaction has none of it
+			j.giveSlot()
+		}
+	}()
+	// A client key without a record is the usual case, so the first round inserts one unseen. The look comes first if it
+	// cannot come with that, or would have to wait for the transactions of others.
+	var from *driver.Record
+	if !usual || !slot && !req.Looked {
+		rec, err := j.Get(ctx, id)
+		switch {
+		case err != nil:
+			return begin, err
+		case usual && rec.State == driver.StateNone:
+		case starts(&rec, &req):
+			from = &rec
+		default:
+			return driver.JoinedBegin{Record: rec}, nil
+		}
+	}
 	if !j.guard.claim(id) {
 		return driver.JoinedBegin{Held: true}, nil
 	}
-	release := func() { j.guard.unclaim(id) }
+	claimed := true
 	defer func() {
-		if begin.Tx == nil {
-			release()
+		if claimed {
+			j.guard.unclaim(id)
 		}
 	}()
-	if err := j.takeSlot(ctx); err != nil {
-		return begin, err
-	}
-	release = func() { j.giveSlot(); j.guard.unclaim(id) }
-
-	// A client key without a record is the usual case, so the first round inserts one unseen.
-	var from *driver.Record
-	if req.Kind != driver.ClientKey || req.RunAgainFrom != nil {
-		rec, err := j.Get(ctx, id)
-		if err != nil || !starts(&rec, &req) {
-			return driver.JoinedBegin{Record: rec}, err
+	if !slot {
+		if err := j.takeSlot(ctx); err != nil {
+			return begin, err
 		}
-		from = &rec
+		slot = true
 	}
+	// From here on the transaction gives back what it has.
+	release := func() { j.giveSlot(); j.guard.unclaim(id) }
 	for range joinedRounds {
-		t, held, err := j.tryBegin(ctx, id, req, from)
+		t, held, seen, err := j.tryBegin(ctx, id, req, from)
 		switch {
 		case err != nil:
 			return begin, err
 		case held:
 			return driver.JoinedBegin{Held: true}, nil
+		case seen != nil:
+			slot, claimed = false, false
+			t.release = release
+			go t.finish(ctx, true) // nobody waits for that
+			return driver.JoinedBegin{Record: *seen}, nil
 		case t != nil:
+			slot, claimed = false, false
 			t.release = release
 			begin.Tx, begin.Record = t, t.record(from)
 			if from != nil {
@@ -131,6 +153,22 @@ func (j *Joined) takeSlot(ctx context.Context) error {
 	}
 }
 
+// slotIsFree takes a slot if that needs no wait.
+func (j *Joined) slotIsFree() bool {
+	switch {
+	case j.connector.Size() != j.pool: // takeSlot tells of it
+		return false
+	case j.slots == nil:
+		return true
+	}
+	select {
+	case j.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
 func (j *Joined) giveSlot() {
 	if j.slots != nil {
 		<-j.slots
@@ -138,8 +176,9 @@ func (j *Joined) giveSlot() {
 }
 
 // tryBegin opens a transaction and takes the key in it, once. It returns no transaction if it
-// did not get the key, or if it may have waited for it.
-func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.JoinedRequest, from *driver.Record) (t *joinedTx, held bool, err error) {
+// did not get the key, or if it may have waited for it. If it has seen a record that does not let the attempt
+// start, it returns that with the transaction, which the caller finishes.
+func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.JoinedRequest, from *driver.Record) (t *joinedTx, held bool, seen *driver.Record, err error) {
 	if from != nil {
 		promised := driver.Record{ResultTTL: req.ResultTTL, KeyTTL: req.KeyTTL}
 		rules.Remember(&promised, from, from.Settled) // without the time of the database, the whole time of a released key counts
@@ -150,7 +189,7 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 		t.idle = max(j.idle, req.HandlerTimeout+idleMargin)
 	}
 	if held, err = t.open(ctx); held || err != nil {
-		return nil, held, err
+		return nil, held, nil, err
 	}
 	p := pending{id: id, req: req, next: 1, idle: t.idle}
 	if from != nil {
@@ -162,14 +201,22 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 		if s, ok := t.session.(*sqlSession); ok {
 			s.hand()
 		}
-		return t, false, nil
+		return t, false, nil, nil
+	}
+	if err == nil && !waited && p.seen.there {
+		if e, err := j.entry("begin joined", &p.seen); err != nil {
+			t.finish(ctx, true)
+			return nil, false, nil, err
+		} else if rec := e.Copy(); rec.State != driver.StateNone && !starts(&rec, &req) {
+			return t, false, &rec, nil
+		}
 	}
 	t.finish(ctx, true) // the slot stays
 	switch fault := j.dialect.Fault(err); {
 	case err == nil, fault == sqldialect.Duplicate, fault == sqldialect.Conflict, fault == sqldialect.Busy && ctx.Err() == nil:
-		return nil, false, nil
+		return nil, false, nil, nil
 	}
-	return nil, false, j.failed("begin joined", err)
+	return nil, false, nil, j.failed("begin joined", err)
 }
 
 // idleMargin is what the database adds to the deadline of a handler.

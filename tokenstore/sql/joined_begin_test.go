@@ -145,7 +145,11 @@ func (c hookedConnector) Connect(ctx context.Context) (Session, error) {
 func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 	t.Parallel()
 	const remove, update = "DELETE FROM {records} WHERE k = ?", "UPDATE {records} SET "
-	client := func(driver.Attempt) driver.JoinedRequest { return joinedRequest(driver.ClientKey) }
+	client := func(driver.Attempt) driver.JoinedRequest {
+		req := joinedRequest(driver.ClientKey)
+		req.Looked = true
+		return req
+	}
 	token := func(driver.Attempt) driver.JoinedRequest { return joinedRequest(driver.IssuedToken) }
 	onEachService(t, serviceParts{}, func(s *service) {
 		plain := s.joined.connector

@@ -64,28 +64,31 @@ func newPostgresGuard(ctx context.Context, j *Joined) (guard, error) {
 	const (
 		// It never waits, and gives a row in any case. The server reads the time-out when the
 		// transaction is idle, so any of its statements can set it. A shorter one of the DBA stays.
-		lock = "WITH l AS MATERIALIZED (SELECT s.pid, s.own, s.idle, " +
-			"CASE WHEN s.own THEN pg_catalog.pg_try_advisory_lock(s.k) ELSE pg_catalog.pg_try_advisory_xact_lock(s.k) END AS ok, " +
+		lock = "l AS MATERIALIZED (SELECT s.pid, s.own, s.idle, " +
+			"CASE WHEN NOT s.free THEN false WHEN s.own THEN pg_catalog.pg_try_advisory_lock(s.k) ELSE pg_catalog.pg_try_advisory_xact_lock(s.k) END AS ok, " +
 			"pg_catalog.set_config('idle_in_transaction_session_timeout', s.idle::text, true) AS idle_set " +
 			"FROM (SELECT pg_catalog.pg_backend_pid() AS pid, pg_catalog.pg_backend_pid() = ?::bigint AS own, ?::bigint AS k, " +
-			"least(?::bigint, nullif(extract(epoch from pg_catalog.current_setting('idle_in_transaction_session_timeout')::interval) * 1000, 0))::bigint AS idle) s), " +
-			"taken AS ("
+			"least(?::bigint, nullif(extract(epoch from pg_catalog.current_setting('idle_in_transaction_session_timeout')::interval) * 1000, 0))::bigint AS idle, "
+		anyway = "true AS free) s), taken AS ("
+		unless = "NOT EXISTS (SELECT FROM r) AS free) s), taken AS (" // nothing is locked for a record that is there
 		// The start of the attempt, and for how long the statement has run.
 		returning = " RETURNING started, (extract(epoch from pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()) * 1000000)::bigint AS ran"
 		// With the other levels every statement sees the data of the time of the first one.
 		result = ") SELECT l.ok, l.own, l.pid, l.idle, pg_catalog.current_setting('transaction_isolation') NOT LIKE 'read %', " +
-			"coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text, ''), t.started, t.ran FROM l LEFT JOIN taken t ON true"
+			"coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text, ''), t.started, t.ran"
+		alone = " FROM l LEFT JOIN taken t ON true"
 		// This is true in the transaction that has written the row, and in no later one.
 		ours = " AND xmin = pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid"
 		// A handler may have unlocked before. That matters to no transaction that still has its record.
 		unlock = " RETURNING CASE WHEN ?::boolean THEN pg_catalog.pg_advisory_unlock(?::bigint) END, "
 	)
 	done := unlock + j.dialect.Durably("true") // the last statement before COMMIT, so what the handler has set does not count
-	j.joined = newJoinedStatements(j.names, joinedForms{lock: lock, taken: " AND (SELECT ok FROM l)" + returning + result, ours: ours, done: done})
+	j.joined = newJoinedStatements(j.names, joinedForms{lock: "WITH " + lock + anyway, taken: " AND (SELECT ok FROM l)" + returning + result + alone, ours: ours, done: done})
 	g.only = "WITH done AS (" + j.joined.complete + ") SELECT 1 / count(*)::integer FROM done"
-	g.insert = j.names.sql(lock + "INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
+	g.insert = j.names.sql("WITH r AS MATERIALIZED (SELECT * FROM {records} WHERE k = ?::bytea), " + lock + unless +
+		"INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
 		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bigint, ?::bigint, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
-		"FROM (SELECT {clock} AS t) now, l WHERE l.ok ON CONFLICT DO NOTHING" + returning + result)
+		"FROM (SELECT {clock} AS t) now, l WHERE l.ok ON CONFLICT DO NOTHING" + returning + result + ", " + ofRecord + alone + " LEFT JOIN r ON true")
 	return g, nil
 }
 
@@ -119,7 +122,7 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from 
 	args := []any{pid, g.lock(p.id), p.idle.Milliseconds()}
 	text := g.insert
 	if from == nil {
-		args = append(args, g.joined.insertArgs(p)...)
+		args = append(append([]any{p.id[:]}, args...), g.joined.insertArgs(p)...)
 	} else {
 		text, args = g.joined.joined.update, append(args, g.joined.updateArgs(p, from)...)
 	}
@@ -131,6 +134,9 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from 
 	var idle int64
 	var started, ran sql.NullInt64
 	found := []any{&locked, &own, &s.pid, &idle, &oldData, &s.xid, &started, &ran}
+	if from == nil {
+		found = append(found, p.seen.targets()...)
+	}
 	if pipelined, ok := t.session.(PipelinedSession); ok {
 		err = pipelined.BeginRow(ctx, g.joined.isolation, text, args, found...)
 	} else {

@@ -71,6 +71,8 @@ type Connector interface {
 	Pool() any
 	// Size is how many connections the pool has at most, and 0 without a limit.
 	Size() int
+	// Pipelined reports whether the sessions are of type [PipelinedSession].
+	Pipelined() bool
 }
 
 // sqlConnector opens sessions of database/sql.
@@ -79,6 +81,8 @@ type sqlConnector struct{ db *sql.DB }
 func (c sqlConnector) Pool() any { return c.db }
 
 func (c sqlConnector) Size() int { return c.db.Stats().MaxOpenConnections }
+
+func (c sqlConnector) Pipelined() bool { return false }
 
 func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 	conn, err := c.db.Conn(ctx)

@@ -75,6 +75,7 @@ type pending struct {
 	req  driver.JoinedRequest
 	next uint32        // number of the attempt
 	idle time.Duration // of the transaction
+	seen found         // the record that an INSERT has met, if the statement returns it
 }
 
 // insertArgs are the arguments of insert.

@@ -76,6 +76,8 @@ func (c connector) Pool() any { return c.pool }
 
 func (c connector) Size() int { return int(c.pool.Config().MaxConns) }
 
+func (c connector) Pipelined() bool { return true }
+
 func (c connector) Connect(ctx context.Context) (sqlstore.Session, error) {
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
