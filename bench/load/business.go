@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib" // and the driver "pgx"
 
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
+	pgxstore "github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx"
 )
 
 // accounts is the number of accounts. Each payer has one payee, so no two payments wait for each
@@ -45,6 +46,15 @@ func (s *service) postgres(ctx context.Context) (*business, error) {
 	return s.postgresOver(ctx, db)
 }
 
+// pipelined is a pool whose connections send statements together with BEGIN and COMMIT.
+func (s *service) pipelined(ctx context.Context) (*business, error) {
+	db, err := pgxstore.Open(s.config.Postgres)
+	if err != nil {
+		return nil, err
+	}
+	return s.postgresOver(ctx, sized(db))
+}
+
 func (s *service) postgresOver(ctx context.Context, db *sql.DB) (*business, error) {
 	return s.business(ctx, postgresSetup, business{db: db, dialect: dialect.PostgreSQL, steps: [3]string{
 		"UPDATE accounts SET balance = balance - 1250 WHERE id = $1",
@@ -70,9 +80,13 @@ func open(driver, name string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	return sized(db), nil
+}
+
+func sized(db *sql.DB) *sql.DB {
 	db.SetMaxOpenConns(poolSize)
 	db.SetMaxIdleConns(poolSize)
-	return db, nil
+	return db
 }
 
 // business makes the tables. The service closes the pool.

@@ -14,7 +14,7 @@ import (
 
 // joinedFlow is the business transaction of businessFlow, and the record commits with it.
 func joinedFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
-	b, err := s.postgres(ctx)
+	b, err := s.pipelined(ctx)
 	if err != nil {
 		return nil, err
 	}

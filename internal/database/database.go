@@ -153,7 +153,7 @@ func openPostgres(name string, o Options) (*DB, error) {
 		_, err := conn.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", o.IdleTransaction.Milliseconds()))
 		return err
 	}))
-	d := pooled(open(connector, cfg.TLSConfig != nil, tlshint.Certified(cfg.TLSConfig)), dialect.PostgreSQL, shown, o)
+	d := pooled(open(pgxstore.Pipelined(connector), cfg.TLSConfig != nil, tlshint.Certified(cfg.TLSConfig)), dialect.PostgreSQL, shown, o)
 	d.Unreplicated = unreplicated
 	return d, nil
 }

@@ -136,7 +136,7 @@ func Tx(ctx context.Context) (*sql.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s, ok := s.(*sqlSession); ok {
+	if s := databaseSQL(s); s != nil {
 		return s.tx, nil
 	}
 	return nil, ErrOtherStore
@@ -191,7 +191,7 @@ func WithTransactionPooler() JoinedOption { return func(j *Joined) { j.pooler = 
 // ([WithReadPool]) and the right to say that no other process uses the file ([WithSoleProcess]).
 // Set the size of the pool before. If it has changed, BeginJoined fails.
 func (s *Store) Joined(opts ...JoinedOption) (*Joined, error) {
-	return s.JoinedOver(sqlConnector{s.db}, opts...)
+	return s.JoinedOver(newSQLConnector(s.db), opts...)
 }
 
 // JoinedOver is Joined for packages with connections past database/sql. It is for PostgreSQL.

@@ -198,7 +198,7 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 	t.attempt = driver.Attempt{Number: p.next, Fence: driver.JoinedFence(p.next), Nonce: req.Nonce}
 	taken, waited, err := j.guard.take(ctx, t, &p, from)
 	if err == nil && taken && !waited {
-		if s, ok := t.session.(*sqlSession); ok {
+		if s := databaseSQL(t.session); s != nil {
 			s.hand()
 		}
 		return t, false, nil, nil

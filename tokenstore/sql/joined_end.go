@@ -32,11 +32,11 @@ type joinedTx struct {
 }
 
 // tx is the transaction in the type of database/sql.
-func (t *joinedTx) tx() *sql.Tx { return t.session.(*sqlSession).tx }
+func (t *joinedTx) tx() *sql.Tx { return databaseSQL(t.session).tx }
 
 // execTx runs a statement in the transaction of a handler that has returned.
 func (t *joinedTx) execTx(ctx context.Context, statement string, args ...any) (n int64, err error) {
-	return t.session.(*sqlSession).execTx(ctx, statement, args...)
+	return databaseSQL(t.session).execTx(ctx, statement, args...)
 }
 
 // changed is the number of changed rows.
@@ -86,7 +86,7 @@ func (t *joinedTx) Commit(ctx context.Context, s driver.Settlement) error {
 // conclude makes the record completed and commits. If sent is true, an error is that of COMMIT. Otherwise nothing is committed.
 func (t *joinedTx) conclude(ctx context.Context, c *completion) (sent bool, err error) {
 	g := t.joined.guard
-	if session, ok := t.session.(PipelinedSession); ok { // of PostgreSQL, see JoinedOver
+	if session, ok := t.session.(PipelinedSession); ok && t.failed == nil { // of PostgreSQL, see JoinedOver
 		return g.(*postgresGuard).completeAndCommit(ctx, t, session, c)
 	}
 	if err := g.complete(ctx, t, c); err != nil {
@@ -100,7 +100,7 @@ func (t *joinedTx) conclude(ctx context.Context, c *completion) (sent bool, err 
 
 // back ends the handler's use of the transaction.
 func (t *joinedTx) back(ctx context.Context) {
-	if s, ok := t.session.(*sqlSession); ok && t.failed == nil {
+	if s := databaseSQL(t.session); s != nil && t.failed == nil {
 		t.failed = s.back(ctx)
 	}
 }

@@ -61,15 +61,15 @@ func innermost(conn any) any {
 	}
 }
 
-// strictOf returns the connection of [Strict] among the wrappers of a connection, or nil.
-func strictOf(conn any) *strictConn {
+// wrapperOf returns the wrapper of a type around a connection, or the zero value without one.
+func wrapperOf[T any](conn any) (found T) {
 	for {
-		if c, ok := conn.(*strictConn); ok {
-			return c
+		if w, ok := conn.(T); ok {
+			return w
 		}
 		wrapper, ok := conn.(interface{ Raw() sqldriver.Conn })
 		if !ok {
-			return nil
+			return found
 		}
 		conn = wrapper.Raw()
 	}
@@ -83,7 +83,7 @@ func isStrict(ctx context.Context, db *sql.DB) (strict bool) {
 	}
 	defer conn.Close() //nolint:errcheck // it goes back to the pool
 	_ = conn.Raw(func(driverConn any) error {
-		strict = strictOf(driverConn) != nil
+		strict = wrapperOf[*strictConn](driverConn) != nil
 		return nil
 	})
 	return strict

@@ -6,6 +6,9 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"sync/atomic"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqlpipeline"
 )
 
 // Session is a connection to PostgreSQL for one joined transaction. Only packages for drivers
@@ -76,13 +79,18 @@ type Connector interface {
 }
 
 // sqlConnector opens sessions of database/sql.
-type sqlConnector struct{ db *sql.DB }
+type sqlConnector struct {
+	db        *sql.DB
+	pipelined *atomic.Bool // a connection was one that pipelines
+}
+
+func newSQLConnector(db *sql.DB) sqlConnector { return sqlConnector{db, new(atomic.Bool)} }
 
 func (c sqlConnector) Pool() any { return c.db }
 
 func (c sqlConnector) Size() int { return c.db.Stats().MaxOpenConnections }
 
-func (c sqlConnector) Pipelined() bool { return false }
+func (c sqlConnector) Pipelined() bool { return c.pipelined.Load() }
 
 func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 	conn, err := c.db.Conn(ctx)
@@ -90,14 +98,19 @@ func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 		return nil, err
 	}
 	s := &sqlSession{conn: conn}
+	var pipelines sqlpipeline.Conn
 	_ = conn.Raw(func(driverConn any) error {
-		s.link, s.strict = linkOf(driverConn), strictOf(driverConn)
+		s.link, s.strict, pipelines = linkOf(driverConn), wrapperOf[*strictConn](driverConn), wrapperOf[sqlpipeline.Conn](driverConn)
 		return nil
 	})
 	if s.link != nil {
 		s.interrupt = s.link.CancelRequest
 	}
-	return s, nil
+	if pipelines == nil {
+		return s, nil
+	}
+	c.pipelined.Store(true)
+	return &pipelinedSession{s, pipelines}, nil
 }
 
 // sqlSession is a connection of database/sql.
@@ -231,6 +244,9 @@ func (s *sqlSession) Commit(ctx context.Context) error {
 }
 
 func (s *sqlSession) Rollback(ctx context.Context) error {
+	if s.tx == nil {
+		return sql.ErrTxDone
+	}
 	if s.stuck != nil {
 		s.Interrupt()
 	}

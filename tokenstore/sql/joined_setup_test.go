@@ -292,11 +292,12 @@ func (s *service) started(key string) (finish func() answer) {
 	})
 }
 
-// onEachJoined is onEach, and also through a pooler.
+// onEachJoined is onEach, and also through a pooler and with pipelines.
 func onEachJoined(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
 	onEach(t, f)
 	throughPgBouncer.run(t, f)
+	pipelined.run(t, f)
 }
 
 // onEachService runs a test on each database.
@@ -309,9 +310,7 @@ func onEachService(t *testing.T, p serviceParts, f func(s *service)) {
 func (s *service) wantNothingOpen(when string) {
 	s.Helper()
 	s.eventually(when+": every connection is given back", func() bool { return s.pools.write.Stats().InUse == 0 })
-	if n := len(s.joined.slots); n != 0 {
-		s.Errorf("%s: %d slots are taken, want 0", when, n)
-	}
+	s.eventually(when+": every slot is given back", func() bool { return len(s.joined.slots) == 0 })
 	if s.backend.dialect == dialect.PostgreSQL { // the server notices the end of a connection soon
 		s.eventually(when+": every advisory lock is free", func() bool {
 			return holds(s.pools.read, "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"io"
 	"log"
@@ -17,10 +18,12 @@ import (
 
 	"github.com/gin-gonic/gin"
 	mysqldriver "github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
+	"github.com/idemkeeper/idemkeeper/internal/pgxpipeline"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -74,8 +77,38 @@ var throughPgBouncer = backend{"PgBouncer", dialect.PostgreSQL, func(tb testing.
 	return pools{db, db, dsn}
 }}
 
+// pipelined is PostgreSQL with connections that send statements together with BEGIN and COMMIT. Its data source name tells. A proxy
+// sees the text of each statement.
+var pipelined = backend{"PostgreSQL, pipelined", dialect.PostgreSQL, func(tb testing.TB) pools {
+	tb.Helper()
+	u := parsed(tb, freshPostgres(tb).dsn)
+	q := u.Query()
+	q.Set("application_name", pipelinedDriver{}.name())
+	q.Set("default_query_exec_mode", "exec")
+	u.RawQuery = q.Encode()
+	db := open(tb, driverOf(u.String()), u.String())
+	return pools{db, db, u.String()}
+}}
+
+// pipelinedDriver is pgx with pipelined connections.
+type pipelinedDriver struct{ sqldriver.Driver }
+
+func init() { sql.Register(pipelinedDriver{}.name(), pipelinedDriver{stdlib.GetDefaultDriver()}) }
+
+func (pipelinedDriver) name() string { return "pgx-pipelined" }
+
+func (d pipelinedDriver) OpenConnector(dsn string) (sqldriver.Connector, error) {
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return pgxpipeline.Wrap(stdlib.GetConnector(*config)), nil
+}
+
 // pooled reports whether the database is behind PgBouncer.
-func (p pools) pooled() bool { return strings.Contains(p.dsn, "default_query_exec_mode") }
+func (p pools) pooled() bool {
+	return strings.Contains(p.dsn, "default_query_exec_mode") && driverOf(p.dsn) == "pgx"
+}
 
 // onEach runs a test on each database, on all of them at once.
 func onEach(t *testing.T, f func(t *testing.T, b backend)) {
@@ -293,6 +326,8 @@ func parsedMySQL(tb testing.TB, dsn string) *mysqldriver.Config {
 // driverOf is the name of the driver of a data source name.
 func driverOf(dsn string) string {
 	switch {
+	case strings.Contains(dsn, pipelinedDriver{}.name()):
+		return pipelinedDriver{}.name()
 	case strings.HasPrefix(dsn, "postgres"):
 		return "pgx"
 	case strings.HasPrefix(dsn, "file:"):
@@ -315,7 +350,7 @@ func (p pools) with(tb testing.TB, settings string) *sql.DB {
 func proxied(tb testing.TB, dsn string) (pools, *testserver.Proxy) {
 	tb.Helper()
 	var proxy *testserver.Proxy
-	if driverOf(dsn) == "pgx" {
+	if strings.HasPrefix(dsn, "postgres") {
 		u, start := parsed(tb, dsn), testserver.StartTCPProxy
 		if (pools{dsn: dsn}).pooled() {
 			start = testserver.StartPgBouncerProxy

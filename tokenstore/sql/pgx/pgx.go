@@ -1,20 +1,18 @@
 package pgxstore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/pgxpipeline"
+	"github.com/idemkeeper/idemkeeper/internal/sqlpipeline"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -97,16 +95,6 @@ type session struct {
 
 var _ sqlstore.PipelinedSession = (*session)(nil)
 
-// levels are the isolation levels of PostgreSQL.
-var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
-	sql.LevelDefault:         "",
-	sql.LevelReadUncommitted: pgx.ReadUncommitted,
-	sql.LevelReadCommitted:   pgx.ReadCommitted,
-	sql.LevelRepeatableRead:  pgx.RepeatableRead,
-	sql.LevelSnapshot:        pgx.RepeatableRead,
-	sql.LevelSerializable:    pgx.Serializable,
-}
-
 func (s *session) PID() uint32 { return s.conn.Conn().PgConn().PID() }
 
 func (s *session) Status(ctx context.Context) (sqlstore.TxStatus, error) {
@@ -125,14 +113,14 @@ func (s *session) Interrupt() {
 	s.cut = make(chan struct{})
 	go func() {
 		defer close(s.cut)
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), pgxpipeline.CloseTimeout)
 		defer cancel()
 		_ = s.conn.Conn().PgConn().CancelRequest(ctx)
 	}()
 }
 
 func (s *session) Begin(ctx context.Context, level sql.IsolationLevel) error {
-	opts, err := options(level)
+	opts, err := pgxpipeline.Options(level)
 	if err != nil {
 		return err
 	}
@@ -143,37 +131,22 @@ func (s *session) Begin(ctx context.Context, level sql.IsolationLevel) error {
 	return err
 }
 
-func options(level sql.IsolationLevel) (pgx.TxOptions, error) {
-	iso, ok := levels[level]
-	if !ok {
-		return pgx.TxOptions{}, fmt.Errorf("PostgreSQL has no isolation level %v", level)
-	}
-	return pgx.TxOptions{IsoLevel: iso, AccessMode: pgx.ReadWrite}, nil
-}
-
 func (s *session) hasBegun(tx pgx.Tx) {
 	s.tx, s.handler = tx, &handlerTx{gatedTx: gatedTx{tx, &gate{conn: s.conn.Conn().PgConn()}}}
 }
 
 // BeginRow implements [sqlstore.PipelinedSession]. An error after BEGIN leaves the transaction open.
 func (s *session) BeginRow(ctx context.Context, level sql.IsolationLevel, statement string, args []any, to ...any) error {
-	opts, err := options(level)
+	opts, err := pgxpipeline.Options(level)
 	if err != nil {
 		return err
 	}
-	var b pgx.Batch
-	b.BeginTx(opts)
-	b.Queue(statement, args...)
-	results := s.conn.Conn().SendBatch(ctx, &b)
-	s.hasBegun(results.Tx())
-	if _, err = results.Exec(); err == nil {
-		err = results.QueryRow().Scan(to...)
-	}
-	return standard(cmp.Or(err, results.Close()))
+	tx, err := pgxpipeline.BeginRow(ctx, s.conn.Conn(), opts, &sqlpipeline.Statement{Text: statement, Args: args, To: to})
+	s.hasBegun(tx)
+	return err
 }
 
-// RowCommit implements [sqlstore.PipelinedSession]. After an error the server skips all up to the end of the pipeline, COMMIT
-// included. Only an error of the statement itself proves that: one that ends the session may be that of COMMIT.
+// RowCommit implements [sqlstore.PipelinedSession].
 func (s *session) RowCommit(ctx context.Context, statement string, args []any, to ...any) (skipped bool, err error) {
 	if !s.handler.gate.close(ctx) {
 		return true, sqlstore.ErrStatementOpen
@@ -181,25 +154,13 @@ func (s *session) RowCommit(ctx context.Context, statement string, args []any, t
 	if s.handler.ended.Swap(true) {
 		return true, sql.ErrTxDone
 	}
-	var b pgx.Batch
-	b.Queue(statement, args...)
-	b.Queue("commit")
-	results := s.conn.Conn().SendBatch(ctx, &b)
-	if err = results.QueryRow().Scan(to...); err != nil {
-		_ = results.Close() // the connection is closed if that fails
-		var refused *pgconn.PgError
-		return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR", standard(err)
-	}
-	s.committed = true
-	tag, err := results.Exec()
-	if err == nil && tag.String() == "ROLLBACK" {
-		err = pgx.ErrTxCommitRollback
-	}
-	return false, standard(cmp.Or(err, results.Close()))
+	p := &sqlpipeline.Statement{Text: statement, Args: args, To: to}
+	s.committed, err = pgxpipeline.RowCommit(ctx, s.conn.Conn(), p)
+	return p.Skipped, err
 }
 
 func (s *session) QueryRow(ctx context.Context, statement string, args []any, to ...any) error {
-	return standard(s.tx.QueryRow(ctx, statement, args...).Scan(to...))
+	return pgxpipeline.Standard(s.tx.QueryRow(ctx, statement, args...).Scan(to...))
 }
 
 func (s *session) Commit(ctx context.Context) error {
@@ -209,7 +170,7 @@ func (s *session) Commit(ctx context.Context) error {
 	if s.handler.ended.Swap(true) {
 		return sql.ErrTxDone
 	}
-	return standard(s.tx.Commit(ctx))
+	return pgxpipeline.Standard(s.tx.Commit(ctx))
 }
 
 func (s *session) Rollback(ctx context.Context) error {
@@ -223,7 +184,7 @@ func (s *session) Rollback(ctx context.Context) error {
 		return sqlstore.ErrStatementOpen
 	}
 	s.handler.ended.Store(true)
-	return standard(s.tx.Rollback(ctx))
+	return pgxpipeline.Standard(s.tx.Rollback(ctx))
 }
 
 // immediately is over.
@@ -240,9 +201,6 @@ func (s *session) Exec(ctx context.Context, statement string, args ...any) error
 	_, err := s.conn.Exec(ctx, statement, args...)
 	return err
 }
-
-// closeTimeout bounds the good-bye of a connection that is closed.
-const closeTimeout = time.Second
 
 func (s *session) Close(broken bool, closed func()) {
 	if s.cut == nil && (s.handler == nil || s.handler.gate.close(immediately)) {
@@ -262,22 +220,11 @@ func (s *session) Close(broken bool, closed func()) {
 
 func (s *session) close(broken bool) {
 	if broken {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), pgxpipeline.CloseTimeout)
 		defer cancel()
 		_ = s.conn.Conn().Close(ctx)
 	}
 	s.conn.Release()
-}
-
-// standard gives two errors of pgx their value in database/sql.
-func standard(err error) error {
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return sql.ErrNoRows
-	case errors.Is(err, pgx.ErrTxClosed):
-		return sql.ErrTxDone
-	}
-	return err
 }
 
 // handlerTx is a transaction as its handler has it. The handler cannot end it.

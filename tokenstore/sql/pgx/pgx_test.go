@@ -382,7 +382,7 @@ func TestPoolOfOneIsRefused(t *testing.T) {
 // A repeat of a payment is answered although other payments have all transactions of the pool, and then it neither
 // locks the key nor keeps a transaction open.
 func TestRepeatWaitsForNoOtherPayment(t *testing.T) {
-	l := setup(t)
+	l := setup(t, idem.WithLockTimeout(time.Hour))
 	res, err := l.pay("paid", answers(201))
 	l.want(res, err, 201, false)
 	res, err = l.pay("paid", answers(500)) // with a free transaction
@@ -404,9 +404,19 @@ func TestRepeatWaitsForNoOtherPayment(t *testing.T) {
 	for range most {
 		<-busy
 	}
-	res, err = l.pay("paid", answers(500))
-	l.want(res, err, 201, true)
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		res, err := l.pay("paid", answers(500))
+		l.want(res, err, 201, true)
+	}()
+	select {
+	case <-answered:
+	case <-time.After(patience):
+		t.Error("the repeat waits")
+	}
 	close(free)
+	<-answered
 	wg.Wait()
 	l.wantPayments(1 + most)
 	var locks int
@@ -430,4 +440,23 @@ func TestRepeatIsAnsweredWhileNothingCanBeWritten(t *testing.T) {
 	l.want(res, err, 201, true)
 	_, err = l.pay("new", answers(201))
 	l.wantRefused(err, idem.CodeUnavailable, nil)
+}
+
+// A database that its administrator has made read-only gets no payment, and still answers repeats.
+func TestReadOnlyDatabaseGetsNoPayment(t *testing.T) {
+	l := setup(t)
+	res, err := l.pay("paid", answers(201))
+	l.want(res, err, 201, false)
+	mustExec(t, l.pool, "ALTER DATABASE "+l.pool.Config().ConnConfig.Database+" SET default_transaction_read_only = on")
+	l.proxy.Cut() // new sessions have the setting
+	for deadline := time.Now().Add(patience); ; {
+		res, err = l.pay("paid", answers(500))
+		if err == nil || time.Now().After(deadline) {
+			break
+		}
+	}
+	l.want(res, err, 201, true)
+	_, err = l.pay("new", answers(201))
+	l.wantRefused(err, idem.CodeUnavailable, nil)
+	l.wantPayments(1)
 }
