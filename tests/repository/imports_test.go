@@ -21,7 +21,8 @@ const module = "github.com/idemkeeper/idemkeeper"
 // users of the library, and what two folders share lies below both.
 var layers = [][]string{
 	{"internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint", "tokenstore/sql/dialect"},
-	{"internal/sqldialect"},
+	{"internal/sqldialect", "internal/sqlpipeline"},
+	{"internal/pgxpipeline"},
 	{"internal/redisserver"},
 	{"internal/redisscript", "internal/redispipe"},
 	{"idem/internal"},
@@ -101,9 +102,9 @@ var confinedRules = []struct {
 		"a service without Redis must not link its client"},
 	{[]string{"github.com/go-zookeeper"}, true, []string{"lock/zookeeper", "internal/test", "tests", "bench"},
 		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},
-	{sqlDrivers, false, []string{"tokenstore/sql/pgx", "internal/database", "example-payments", "cmd", "tests", "bench"},
+	{sqlDrivers, false, []string{"tokenstore/sql/pgx", "internal/pgxpipeline", "internal/database", "example-payments", "cmd", "tests", "bench"},
 		"the application chooses the SQL driver that it links"},
-	{sqlDrivers, true, []string{"tokenstore/sql", "lock/sql", "internal/sqldialect", "internal/database", "internal/test/testserver", "example-payments", "cmd", "tests", "bench"},
+	{sqlDrivers, true, []string{"tokenstore/sql", "lock/sql", "internal/sqldialect", "internal/pgxpipeline", "internal/database", "internal/test/testserver", "example-payments", "cmd", "tests", "bench"},
 		"only packages that speak SQL are tested on a database"},
 	{[]string{"github.com/spf13"}, true, []string{"cmd"},
 		"a command line is no part of a library"},
