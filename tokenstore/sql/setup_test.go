@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, runInstance(name))
 		os.Exit(1)
 	}
+	sql.Register(pipelinedDriver{}.name(), pipelinedDriver{stdlib.GetDefaultDriver()})
 	gin.SetMode(gin.ReleaseMode)
 	testserver.ParallelTests(6) // most of them wait for a server
 	goleak.VerifyTestMain(closing{testserver.M{M: m}})
@@ -92,8 +93,6 @@ var pipelined = backend{"PostgreSQL, pipelined", dialect.PostgreSQL, func(tb tes
 
 // pipelinedDriver is pgx with pipelined connections.
 type pipelinedDriver struct{ sqldriver.Driver }
-
-func init() { sql.Register(pipelinedDriver{}.name(), pipelinedDriver{stdlib.GetDefaultDriver()}) }
 
 func (pipelinedDriver) name() string { return "pgx-pipelined" }
 

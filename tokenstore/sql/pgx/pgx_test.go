@@ -433,7 +433,7 @@ func TestRepeatIsAnsweredWhileNothingCanBeWritten(t *testing.T) {
 	l.want(res, err, 201, false)
 	tx, err := l.pool.Begin(t.Context())
 	must(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // it has only locked
+	defer tx.Rollback(context.Background())
 	_, err = tx.Exec(t.Context(), "LOCK TABLE idem_records IN SHARE MODE")
 	must(t, err)
 	res, err = l.pay("paid", answers(500))
