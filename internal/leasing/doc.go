@@ -26,6 +26,7 @@ import (
 type Lock struct {
 	ID    driver.KeyID
 	Owner driver.Nonce // of this lease and no other one
+	Nonce driver.Nonce // of the attempt, for people who inspect the lock
 }
 
 // Service sends requests about locks to a server. It is safe for concurrent use. Every request may
@@ -35,13 +36,13 @@ type Service interface {
 	Admit(ctx context.Context, id driver.KeyID) error
 	// Acquire takes a lock. It returns false if another owner holds it. After an error the server may have
 	// applied it, or may apply it yet.
-	Acquire(ctx context.Context, lock Lock, nonce driver.Nonce) (driver.Fence, bool, error)
+	Acquire(ctx context.Context, lock Lock) (driver.Fence, bool, error)
 	// Extend gives locks their full time to live again. The answers are in the order of the locks: nil
 	// for a lock that was renewed, ErrGone for one that is another owner's or nobody's. After any other
 	// error a lease keeps the trust that it had.
 	Extend(ctx context.Context, locks []Lock) []error
-	// Remove removes a lock, or returns ErrNoAnswer while the server is spared. It returns false if there was none of that owner. Without sure the lock may never
-	// have been taken.
+	// Remove removes a lock, or returns ErrNoAnswer while the server is spared. It returns false if there was none of that owner.
+	// Without sure the lock may never have been taken.
 	Remove(ctx context.Context, lock Lock, sure bool) (found bool, err error)
 	// Remaining is how long a lock exists unless it is renewed, or 0 if it is free.
 	Remaining(ctx context.Context, id driver.KeyID) (time.Duration, error)
@@ -59,7 +60,8 @@ var (
 // TrustOf is how long a lease is trusted after its last renewal was sent.
 func TrustOf(ttl time.Duration) time.Duration { return ttl - ttl/10 }
 
-// HeartbeatOf is the age at which a lease is renewed.
+// HeartbeatOf is the age at which a lease is renewed. Two renewals may fail before the
+// lease is lost.
 func HeartbeatOf(ttl time.Duration) time.Duration { return ttl / 3 }
 
 // TickOf is the pause between two looks for leases to renew.

@@ -14,9 +14,6 @@ import (
 
 var _ driver.Lease = (*Lease)(nil)
 
-// errReleased is the end of a released lease.
-var errReleased = fmt.Errorf("%w: it was released", driver.ErrLeaseLost)
-
 // Lease is a lock held on the server. It ends once, by its release or by its loss.
 //
 //	held ──▶ released ──▶ gone
@@ -46,7 +43,7 @@ func (le *Lease) Done() <-chan struct{} { return le.done }
 // Err implements [driver.Lease]. It reads the lease clock, so it tells of a loss before Done
 // does if the machine was suspended.
 func (le *Lease) Err() error {
-	if err := le.over(); !errors.Is(err, errReleased) {
+	if err := le.over(); !errors.Is(err, le.l.released) {
 		return err
 	}
 	return nil
@@ -188,7 +185,7 @@ func (le *Lease) ReleaseInBackground() {
 
 // removal ends the lease, and returns the removal of its lock to the first caller.
 func (le *Lease) removal() *removal {
-	le.finish(errReleased)
+	le.finish(le.l.released)
 	if le.releasing.Swap(true) {
 		return nil
 	}

@@ -20,7 +20,6 @@ type fake struct {
 	answers map[string]func(ctx context.Context) error
 	sent    map[string][]time.Duration // since began
 	left    time.Duration              // of Remaining
-	gone    bool                       // Remove finds nothing
 }
 
 // silence is no answer.
@@ -53,29 +52,32 @@ func (f *fake) ask(ctx context.Context, what string) error {
 
 func (f *fake) Admit(ctx context.Context, _ driver.KeyID) error { return ctx.Err() }
 
-func (f *fake) Acquire(ctx context.Context, _ Lock, _ driver.Nonce) (driver.Fence, bool, error) {
+func (f *fake) Acquire(ctx context.Context, _ Lock) (driver.Fence, bool, error) {
 	err := f.ask(ctx, "acquire")
 	return driver.Fence{Domain: "d", Token: 7}, err == nil, err
 }
 
 func (f *fake) Extend(ctx context.Context, locks []Lock) []error {
-	err, all := f.ask(ctx, "extend"), make([]error, len(locks))
+	all := make([]error, len(locks))
 	for i := range all {
-		all[i] = err
+		all[i] = f.ask(ctx, "extend")
 	}
 	return all
 }
 
 func (f *fake) Remove(ctx context.Context, _ Lock, _ bool) (bool, error) {
 	err := f.ask(ctx, "remove")
-	return !f.gone && err == nil, err
+	if errors.Is(err, ErrGone) { // it finds nothing
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (f *fake) Remaining(ctx context.Context, _ driver.KeyID) (time.Duration, error) {
 	return f.left, f.ask(ctx, "remaining")
 }
 
-const ttl = 10 * time.Second
+const ttl, lookTimeout = 10 * time.Second, 2 * time.Second
 
 // withFake runs a test in a bubble. Advance of clock is a suspension of the machine. Otherwise the lease clock goes with that of the bubble.
 func withFake(t *testing.T, test func(t *testing.T, f *fake, l *Locker, clock *leaseclock.Manual)) {
@@ -83,7 +85,7 @@ func withFake(t *testing.T, test func(t *testing.T, f *fake, l *Locker, clock *l
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{began: time.Now(), answers: map[string]func(context.Context) error{}, sent: map[string][]time.Duration{}}
 		clock := leaseclock.NewManual()
-		l := New(Config{Name: "lock/fake", Service: f, TTL: ttl, Log: slog.New(slog.DiscardHandler), LookTimeout: time.Second,
+		l := New(Config{Name: "lock/fake", Service: f, TTL: ttl, Log: slog.New(slog.DiscardHandler), LookTimeout: lookTimeout,
 			Now: func() leaseclock.Instant { return clock.Now().Add(time.Since(f.began)) }})
 		test(t, f, l, clock)
 		l.Abandon()
@@ -145,7 +147,7 @@ func TestLockThatCameTooLateIsUndone(t *testing.T) {
 		if n := len(f.times("remove")); n != 1 {
 			t.Errorf("%d removals were sent, want 1", n)
 		}
-		f.gone = true
+		f.to("remove", says(ErrGone))
 		f.to("acquire", says(errors.New("lost")))
 		_, _ = l.TryAcquire(t.Context(), driver.LockRequest{})
 		time.Sleep(2 * ttl)

@@ -32,6 +32,7 @@ type Config struct {
 type Locker struct {
 	terms
 	name        string
+	released    error // the end of a released lease
 	service     Service
 	log         *slog.Logger
 	lookTimeout time.Duration
@@ -48,7 +49,8 @@ type Locker struct {
 // New returns a locker, and starts its heartbeat.
 func New(c Config) *Locker {
 	working, stop := context.WithCancel(context.Background())
-	l := &Locker{terms: terms{c.TTL, c.Now}, name: c.Name, service: c.Service, log: c.Log, lookTimeout: c.LookTimeout,
+	l := &Locker{terms: terms{c.TTL, c.Now}, name: c.Name, released: fmt.Errorf("%s: %w: it was released", c.Name, driver.ErrLeaseLost),
+		service: c.Service, log: c.Log, lookTimeout: c.LookTimeout,
 		workers: workers{ctx: working, stop: stop}, held: make(map[*Lease]struct{}), looks: make(map[driver.KeyID]*look)}
 	l.workers.spawn(l.beat)
 	return l
@@ -68,25 +70,18 @@ func (l *Locker) Unavailable(method string, err error) error {
 // TryAcquire is that of [driver.Locker]. Its errors wrap driver.ErrLocked
 // or driver.ErrUnavailable. A context that has ended counts as the latter.
 func (l *Locker) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
-	if err := l.askable(ctx, req.KeyID); err != nil {
-		return nil, l.Unavailable("acquire", err)
+	o, err := l.Offer(ctx, req)
+	if err != nil {
+		return nil, err
 	}
-	lock, sent := Lock{req.KeyID, driver.NewNonce()}, l.now()
-	call, cancel := within(ctx, TrustOf(l.ttl)) // a later answer would be useless
-	defer cancel()
-	fence, taken, err := l.service.Acquire(call, lock, req.Nonce)
-	switch {
-	case err == nil && !taken:
-		return nil, fmt.Errorf("%s: acquire: %w", l.name, driver.ErrLocked)
-	case err == nil:
-		le := &Lease{l: l, lock: lock, fence: fence, renewed: sent, done: make(chan struct{}), gone: make(chan struct{})}
-		if err = l.grant(le); err == nil {
-			return le, nil
-		}
+	le, err := o.take(ctx)
+	if err == nil {
+		return le, nil
 	}
-	// The server may have applied the request, or may apply it yet.
-	l.newRemoval(lock, false, func(error) {}).start()
-	return nil, l.Unavailable("acquire", err)
+	if errors.Is(err, driver.ErrUnavailable) { // the server may have applied the request, or may apply it yet
+		l.newRemoval(o.lock, false, func(error) {}).start()
+	}
+	return nil, err
 }
 
 // within is context.WithTimeout. It returns ctx itself if that ends soon enough. A timer
@@ -204,11 +199,11 @@ func (l *Locker) look(ctx context.Context, id driver.KeyID) (left time.Duration,
 
 // remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.
 func (l *Locker) remaining(ctx context.Context, id driver.KeyID) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.lookTimeout)
+	defer cancel()
 	if err := l.askable(ctx, id); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.lookTimeout)
-	defer cancel()
 	return l.service.Remaining(ctx, id)
 }
 

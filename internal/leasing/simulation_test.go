@@ -95,8 +95,32 @@ type machine struct {
 	cut    bool          // from the server
 }
 
+// TryAcquire lets the locker take the lock, or takes it as a store does that takes locks in its own calls.
 func (m *machine) TryAcquire(ctx context.Context, req driver.LockRequest) (driver.Lease, error) {
-	return m.locker.TryAcquire(ctx, req)
+	if m.draw(2) == 0 {
+		return m.locker.TryAcquire(ctx, req)
+	}
+	o, err := m.locker.Offer(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	f, taken, err := m.Acquire(ctx, o.Lock())
+	if err == nil && !taken {
+		return nil, driver.ErrLocked
+	}
+	var lease *Lease
+	if err == nil {
+		lease, err = o.Taken(f)
+	}
+	for err != nil && ctx.Err() == nil {
+		if lease, err = o.Retake(ctx); errors.Is(err, driver.ErrLocked) {
+			return nil, err
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return lease, nil
 }
 
 func (m *machine) Wait(ctx context.Context, id driver.KeyID) error { return m.locker.Wait(ctx, id) }
@@ -196,10 +220,22 @@ func (m *machine) use(t *testing.T, seed int) {
 	if m.draw(2) == 0 {
 		_, _ = lease.Check(ctx)
 	}
-	if m.draw(4) > 0 {
-		_ = lease.Release(ctx)
-	} else {
+	switch m.draw(5) {
+	case 0:
 		lease.ReleaseInBackground()
+	case 1: // as a store does, when there is nothing left to do under the lease
+		m.server.mu.Lock()
+		if m.lease == lease {
+			m.holder = nil
+		}
+		m.server.mu.Unlock()
+		if _, err := m.Remove(ctx, lease.(*Lease).lock, true); err == nil {
+			lease.(*Lease).Returned()
+			return
+		}
+		fallthrough
+	default:
+		_ = lease.Release(ctx)
 	}
 }
 
@@ -270,11 +306,12 @@ func (m *machine) ask(ctx context.Context, apply func()) error {
 
 func (m *machine) Admit(ctx context.Context, _ driver.KeyID) error { return ctx.Err() }
 
-func (m *machine) Acquire(ctx context.Context, lock Lock, _ driver.Nonce) (f driver.Fence, taken bool, err error) {
+func (m *machine) Acquire(ctx context.Context, lock Lock) (f driver.Fence, taken bool, err error) {
 	var at uint64
 	err = m.ask(ctx, func() {
 		switch {
 		case m.owner == lock.Owner:
+			m.expires = time.Now().Add(ttl)
 		case m.owner != driver.Nonce{} && time.Now().Before(m.expires):
 			return
 		default:

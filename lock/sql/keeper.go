@@ -88,18 +88,18 @@ func (k *keeper) look(ctx context.Context, id driver.KeyID) (*row, error) {
 }
 
 // Acquire implements [leasing.Service]. A key without a row takes one statement on PostgreSQL, and two elsewhere.
-func (k *keeper) Acquire(ctx context.Context, lock leasing.Lock, nonce driver.Nonce) (f driver.Fence, taken bool, err error) {
+func (k *keeper) Acquire(ctx context.Context, lock leasing.Lock) (f driver.Fence, taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxAcquire)
 	defer cancel()
 	sent := time.Now()
-	f, taken, err = k.acquire(ctx, lock, nonce)
+	f, taken, err = k.acquire(ctx, lock)
 	return f, taken, k.noted(ctx, sent, err)
 }
 
-func (k *keeper) acquire(ctx context.Context, lock leasing.Lock, nonce driver.Nonce) (driver.Fence, bool, error) {
+func (k *keeper) acquire(ctx context.Context, lock leasing.Lock) (driver.Fence, bool, error) {
 	var free *row
 	for range maxTries {
-		args := []any{lock.Owner[:], nonce[:], thisProcess, k.ttl, k.ttl}
+		args := []any{lock.Owner[:], lock.Nonce[:], thisProcess, k.ttl, k.ttl}
 		text := k.text.insert
 		if free == nil {
 			args = append([]any{lock.ID[:]}, args...)

@@ -81,7 +81,7 @@ func (k *keeper) try(ctx context.Context) error {
 		return err
 	}
 	lock := leasing.Lock{ID: driver.KeyID(append(nonce(), nonce()...)), Owner: driver.NewNonce()}
-	if _, _, err := k.acquire(ctx, lock, driver.Nonce{}); err != nil {
+	if _, _, err := k.acquire(ctx, lock); err != nil {
 		return err
 	}
 	err := k.heart.extend(ctx, []leasing.Lock{lock})[0]
