@@ -25,6 +25,13 @@ type fake struct {
 // silence is no answer.
 func silence(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 
+// deaf is no answer to a client that goes by its deadline, and notices no cancellation.
+func deaf(ctx context.Context) error {
+	deadline, _ := ctx.Deadline()
+	time.Sleep(time.Until(deadline))
+	return context.DeadlineExceeded
+}
+
 func says(err error) func(context.Context) error { return func(context.Context) error { return err } }
 
 func (f *fake) to(what string, answer func(context.Context) error) {

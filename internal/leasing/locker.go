@@ -182,6 +182,9 @@ func (l *Locker) look(ctx context.Context, id driver.KeyID) (left time.Duration,
 	run := func() {
 		defer close(k.done)
 		k.left, k.err = l.remaining(l.workers.ctx, id)
+		if k.err != nil && l.workers.ctx.Err() != nil {
+			k.err = ErrClosed // and no cancelled context, which would look like the waiter's
+		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.looks, id)

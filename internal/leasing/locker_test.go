@@ -16,9 +16,9 @@ import (
 func TestRequestsEndByThemselves(t *testing.T) {
 	t.Parallel()
 	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		f.to("acquire", silence)
-		f.to("extend", silence)
-		f.to("remove", silence)
+		for _, what := range []string{"acquire", "extend", "remove"} {
+			f.to(what, deaf)
+		}
 		patient, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		for _, ctx := range []context.Context{t.Context(), patient} {
@@ -44,8 +44,8 @@ func TestRequestsEndByThemselves(t *testing.T) {
 		if err := l.Close(ending); !errors.Is(err, over) {
 			t.Errorf("Close() = %v, want %v", err, over)
 		}
-		if took := time.Since(began); took > PatienceOf(ttl) {
-			t.Errorf("Close() took %v, want %v at most", took, PatienceOf(ttl))
+		if took := time.Since(began); took != PatienceOf(ttl) {
+			t.Errorf("Close() took %v, want %v", took, PatienceOf(ttl))
 		}
 	})
 }
@@ -73,29 +73,27 @@ func TestLockThatCloseOvertookIsUndone(t *testing.T) {
 // Close ends the look of a waiter, and waits for a client that does not notice that. The look then ends by itself.
 func TestCloseWaitsForALook(t *testing.T) {
 	t.Parallel()
-	for name, deaf := range map[string]bool{"the client notices": false, "the client goes by its deadline": true} {
+	for _, tt := range []struct {
+		name   string
+		answer func(context.Context) error
+		takes  time.Duration
+	}{
+		{"the client notices", silence, 0},
+		{"the client goes by its deadline", deaf, lookTimeout},
+	} {
 		withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-			want := time.Duration(0)
-			f.to("remaining", silence)
-			if deaf {
-				want = lookTimeout
-				f.to("remaining", func(ctx context.Context) error {
-					deadline, _ := ctx.Deadline()
-					time.Sleep(time.Until(deadline))
-					return context.DeadlineExceeded
-				})
-			}
+			f.to("remaining", tt.answer)
 			waits := make(chan error, 1)
 			go func() { waits <- l.Wait(t.Context(), driver.KeyID{}) }()
 			synctest.Wait()
 			if err := l.Close(t.Context()); err != nil {
-				t.Errorf("%s: Close() = %v, want <nil>", name, err)
+				t.Errorf("%s: Close() = %v, want <nil>", tt.name, err)
 			}
-			if took := time.Since(f.began); took != want {
-				t.Errorf("%s: Close() took %v, want %v", name, took, want)
+			if took := time.Since(f.began); took != tt.takes {
+				t.Errorf("%s: Close() took %v, want %v", tt.name, took, tt.takes)
 			}
-			if err := <-waits; !errors.Is(err, driver.ErrUnavailable) {
-				t.Errorf("%s: Wait() = %v, want %v", name, err, driver.ErrUnavailable)
+			if err := <-waits; !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) {
+				t.Errorf("%s: Wait() = %v, want %v", tt.name, err, ErrClosed)
 			}
 		})
 	}
