@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/leasing"
 )
 
 // An answer that is not understood may mean that the lock was taken. It is undone, and nobody is
@@ -36,100 +37,6 @@ func TestAnswerThatIsNoFenceIsUndone(t *testing.T) {
 	})
 }
 
-// A lease's release sends one request, also if it finds that the lock is gone. The undoing of
-// a request that may still arrive goes on until it finds the lock.
-func TestReleaseAsksUntilNothingIsLeft(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		want := 0
-		sent := func(name string, n int) {
-			t.Helper()
-			want += n
-			time.Sleep(2 * l.ttl)
-			if got := len(f.times("release")); got != want {
-				t.Errorf("%s: %d releases were sent so far, want %d", name, got, want)
-			}
-		}
-		for name, found := range map[string]int64{"there": 1, "gone": 0} {
-			f.to("release", says(found, nil))
-			release(t, take(t, l, request()))
-			sent("Release() of a lock that is "+name, 1)
-			lease := take(t, l, request())
-			for range 2 {
-				lease.ReleaseInBackground()
-			}
-			sent("ReleaseInBackground(), twice, of a lock that is "+name, 1)
-		}
-		finds := []int64{1, 0, 0}
-		f.to("release", func(context.Context) (any, error) {
-			last := finds[len(finds)-1]
-			finds = finds[:len(finds)-1]
-			return last, nil
-		})
-		f.to("acquire", says(nil, errors.New("lost")))
-		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, driver.ErrUnavailable) {
-			t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
-		}
-		sent("TryAcquire() that arrives late", 3)
-	})
-}
-
-// The answer to a TryAcquire comes when Close has begun. Nobody would renew the lease.
-func TestLockThatCloseOvertookIsUndone(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		f.to("acquire", func(context.Context) (any, error) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.closing = true
-			return "7 d", nil
-		})
-		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, errClosed) || !errors.Is(err, driver.ErrUnavailable) {
-			t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, errClosed)
-		}
-		synctest.Wait()
-		if n := len(f.times("release")); n != 1 {
-			t.Errorf("%d releases were sent, want 1", n)
-		}
-	})
-}
-
-// Close waits for the look of a waiter, which ends by itself.
-func TestCloseWaitsForALook(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		f.to("pttl", silence)
-		go func() { _ = l.Wait(t.Context(), request().KeyID) }()
-		synctest.Wait()
-		if err := l.Close(t.Context()); err != nil {
-			t.Errorf("Close() = %v, want <nil>", err)
-		}
-		if took := time.Since(f.began); took != lookTimeout {
-			t.Errorf("Close() took %v, want %v", took, lookTimeout)
-		}
-	})
-}
-
-// A release without an answer gives up when the lock must have expired. Its error says why.
-func TestReleaseGivesUpWhenTheLockHasExpired(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		lease, broken := take(t, l, request()), errors.New("broken")
-		f.to("release", says(nil, broken))
-		began := time.Now()
-		if err := lease.Release(t.Context()); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, broken) {
-			t.Errorf("Release() without an answer = %v, want %v", err, broken)
-		}
-		if took := time.Since(began); took < l.ttl || took > 2*l.ttl {
-			t.Errorf("Release() gave up after %v, want some more than %v", took, l.ttl)
-		}
-		tries := f.times("release")
-		if last := tries[len(tries)-1] - tries[len(tries)-2]; last > 2*mostPause {
-			t.Errorf("Release() paused for %v at last, want %v at most", last, 2*mostPause)
-		}
-	})
-}
-
 // A caller without time asks for nothing, so there is nothing to undo.
 func TestNothingIsSentWithAnEndedContext(t *testing.T) {
 	t.Parallel()
@@ -140,27 +47,11 @@ func TestNothingIsSentWithAnEndedContext(t *testing.T) {
 		if lease, err := l.TryAcquire(ctx, request()); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, over) {
 			t.Errorf("TryAcquire() with an ended context = %v, %v, want %v", lease, err, over)
 		}
-		time.Sleep(l.ttl)
+		time.Sleep(DefaultTTL)
 		for _, what := range []string{"acquire", "release"} {
 			if at := f.times(what); len(at) != 0 {
 				t.Errorf("%s was sent at %v, want nothing", what, at)
 			}
-		}
-	})
-}
-
-// A waiter looks again when the lock expires.
-func TestWaitLooksWhenTheLockExpires(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		f.to("pttl", says(firstLook/5, nil))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second-firstLook/10)
-		defer cancel()
-		if err := l.Wait(ctx, request().KeyID); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Wait() = %v, want %v", err, context.DeadlineExceeded)
-		}
-		if n, want := len(f.times("pttl")), int(time.Second/(firstLook/5)); n != want {
-			t.Errorf("Wait() looked %d times, want %d", n, want)
 		}
 	})
 }
@@ -185,72 +76,15 @@ func TestFailureOfAnyRequestIsNoted(t *testing.T) {
 			if err := call(lease); !errors.Is(err, broken) || !errors.Is(err, driver.ErrUnavailable) {
 				t.Errorf("%s that fails = %v, want %v", what, err, broken)
 			}
-			if err := l.Wait(t.Context(), request().KeyID); !errors.Is(err, errNoAnswer) {
-				t.Errorf("Wait() right after %s = %v, want %v", what, err, errNoAnswer)
+			if err := l.Wait(t.Context(), request().KeyID); !errors.Is(err, leasing.ErrNoAnswer) {
+				t.Errorf("Wait() right after %s = %v, want %v", what, err, leasing.ErrNoAnswer)
 			}
 			if took := time.Since(began); took != 0 {
 				t.Errorf("%s failed after %v, want at once", what, took)
 			}
 			f.to(what, sound)
-			time.Sleep(2 * l.ttl) // the undoing of the acquire ends
+			time.Sleep(2 * DefaultTTL) // the undoing of the acquire ends
 			release(t, lease)
-		}
-	})
-}
-
-// A locker forgets the leases that have ended.
-func TestEndedLeasesAreForgotten(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		release(t, take(t, l, request()))
-		f.to("extend", says(int64(0), nil))
-		if left, err := take(t, l, request()).Check(t.Context()); !errors.Is(err, driver.ErrLeaseLost) {
-			t.Errorf("Check() of a lock that is gone = %v, %v, want %v", left, err, driver.ErrLeaseLost)
-		}
-		if n := len(l.held); n != 0 {
-			t.Errorf("%d leases are kept, want 0", n)
-		}
-	})
-}
-
-// The lock of an abandoned lease is left to time out. Its release says so, also to a caller
-// without time.
-func TestReleaseOfAnAbandonedLeaseFails(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, _ *fake, l *Locker, _ *leaseclock.Manual) {
-		var leases []driver.Lease
-		for range 100 {
-			leases = append(leases, take(t, l, request()))
-		}
-		l.Abandon()
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		for _, lease := range leases {
-			if err := lease.Release(ended); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, errClosed) {
-				t.Fatalf("Release() = %v, want %v", err, errClosed)
-			}
-		}
-	})
-}
-
-// The end of the waiter's context is not an outage.
-func TestWaitEndsWithTheCauseOfItsContextAlone(t *testing.T) {
-	t.Parallel()
-	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		f.to("pttl", silence)
-		for _, left := range []time.Duration{time.Millisecond, time.Second} {
-			ctx, cancel := context.WithTimeout(t.Context(), left)
-			defer cancel()
-			if err := l.Wait(ctx, request().KeyID); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrUnavailable) {
-				t.Errorf("Wait() for %v = %v, want %v alone", left, err, context.DeadlineExceeded)
-			}
-			synctest.Wait() // the look has ended, too
-			l.keeper.health.note(t.Context(), 0, time.Now(), nil)
-			cancelled, stop := context.WithCancel(t.Context())
-			time.AfterFunc(left, stop)
-			if err := l.Wait(cancelled, request().KeyID); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
-				t.Errorf("Wait() for %v = %v, want %v alone", left, err, context.Canceled)
-			}
 		}
 	})
 }
@@ -286,21 +120,65 @@ func TestReleaseSparesARedisThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
 		waits, looks := take(t, l, request()), take(t, l, request())
-		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
+		l.keeper.health.Note(t.Context(), 0, time.Now(), io.EOF)
 		waits.ReleaseInBackground()
-		time.Sleep(probePause - 1)
+		time.Sleep(leasing.ProbePause - 1)
 		if at := f.times("release"); len(at) != 0 {
-			t.Errorf("a release was sent at %v, want none before %v", at, probePause)
+			t.Errorf("a release was sent at %v, want none before %v", at, leasing.ProbePause)
 		}
 		release(t, waits)
-		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
-		time.Sleep(probePause)
+		l.keeper.health.Note(t.Context(), 0, time.Now(), io.EOF)
+		time.Sleep(leasing.ProbePause)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		_ = looks.Release(ended)
 		synctest.Wait()
 		if at := f.times("release"); len(at) != 2 {
 			t.Errorf("releases were sent at %v, want the second one by now", at)
+		}
+	})
+}
+
+// The time of a call is over while those in its pipeline have more. Redis may apply it all the
+// same, so it is undone. The next caller need not find out by itself.
+func TestAcquireEndsBeforeItsPipeline(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		f.to("acquire", silence)
+		for range 2 { // the first one goes alone, the second one waits
+			go func() { _, _ = l.TryAcquire(t.Context(), request()) }()
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*leasing.ProbePause)
+		defer cancel()
+		if lease, err := l.TryAcquire(ctx, request()); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, context.DeadlineExceeded)
+		}
+		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, leasing.ErrNoAnswer) {
+			t.Errorf("TryAcquire() after that = %v, %v, want %v", lease, err, leasing.ErrNoAnswer)
+		}
+		time.Sleep(time.Second)
+		if n := len(f.times("release")); n == 0 {
+			t.Error("no release was sent for a lock that may have been taken")
+		}
+	})
+}
+
+// A ping that fails tells nobody that Redis answers again.
+func TestFailedPingLeavesThePause(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		f.to("ping", says(nil, io.EOF))
+		l.keeper.health.Note(t.Context(), 0, time.Now(), io.EOF)
+		if err := l.Ping(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Ping() = %v, want %v", err, driver.ErrUnavailable)
+		}
+		if l.keeper.health.Admit(0) {
+			t.Error("Admit() = true after a failed ping, want false")
+		}
+		f.to("ping", says(nil, nil))
+		if err := l.Ping(t.Context()); err != nil || !l.keeper.health.Admit(0) {
+			t.Errorf("Ping() = %v, want <nil>, and the end of the pause", err)
 		}
 	})
 }

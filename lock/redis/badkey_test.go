@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leasing"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -27,22 +28,22 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 	l := open(t, connect(t, 1, r.Addr()), WithTTL(time.Minute))
 	bad := request()
 	spoil(t, r, l, bad.KeyID)
-	ruined, held := take(t, l, request()).(*lease), take(t, l, request())
-	spoil(t, r, l, ruined.id)
+	lock, held := leasing.Lock{ID: request().KeyID}, take(t, l, request())
+	ruined := take(t, l, driver.LockRequest{KeyID: lock.ID})
+	spoil(t, r, l, lock.ID)
 	for step, ask := range map[string]func() error{
 		"TryAcquire() of it": func() error { _, err := l.TryAcquire(t.Context(), again(bad)); return err },
 		"Check() of it":      func() error { _, err := ruined.Check(t.Context()); return err },
 		"a heartbeat of it": func() error {
-			_ = l.renew(t.Context(), []*lease{ruined})
-			return driver.ErrUnavailable // it has no result, and may end the lease
+			return unavailable("heartbeat", l.keeper.Extend(t.Context(), []leasing.Lock{lock})[0])
 		},
 		"a release of it": func() error {
-			_, err := l.keeper.remove(t.Context(), ruined.id, ruined.lock.Owner)
+			_, err := l.keeper.Remove(t.Context(), lock, true)
 			return unavailable("release", err)
 		},
 	} {
 		for range 20 {
-			if err := ask(); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, errNoAnswer) {
+			if err := ask(); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, leasing.ErrNoAnswer) || errors.Is(err, leasing.ErrGone) {
 				t.Fatalf("%s = %v, want the server's answer", step, err)
 			}
 			lease, err := l.TryAcquire(t.Context(), request())
@@ -55,7 +56,7 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 			}
 		}
 	}
-	do(t, r, "DEL", l.keeper.keys.Lock(bad.KeyID), l.keeper.keys.Lock(ruined.id))
+	do(t, r, "DEL", l.keeper.keys.Lock(bad.KeyID), l.keeper.keys.Lock(lock.ID))
 	release(t, take(t, l, again(bad)))
 }
 

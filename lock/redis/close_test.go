@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leasing"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -118,7 +119,7 @@ func TestOutage(t *testing.T) {
 		if !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("TryAcquire() with Redis stopped = %v, want %v", err, driver.ErrUnavailable)
 		}
-		if errors.Is(err, errNoAnswer) {
+		if errors.Is(err, leasing.ErrNoAnswer) {
 			refused++
 		}
 		cancel()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -68,6 +69,11 @@ func open(tb testing.TB, client goredis.UniversalClient, opts ...Option) *Locker
 	})
 	return l
 }
+
+// longTTL is too long for a heartbeat or the end of trust in a test.
+const longTTL = 2 * time.Minute
+
+func withClock(now leaseclock.Source) Option { return func(c *config) { c.now = now } }
 
 func quiet() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
 

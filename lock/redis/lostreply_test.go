@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/leasing"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -89,8 +90,9 @@ func TestLostRepliesThatAreFinal(t *testing.T) {
 
 	req = request()
 	lease := take(t, other, req)
-	proxied := takeEventually(t, l, request()) // it is known to answer again
-	dropped := proxy.DropNextReply(testserver.Contains(proxied.(*leaseType).id.String()))
+	lost := request()
+	proxied := takeEventually(t, l, lost) // it is known to answer again
+	dropped := proxy.DropNextReply(testserver.Contains(lost.KeyID.String()))
 	if left, err := proxied.Check(t.Context()); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Check() without a reply = %v, %v, want %v", left, err, driver.ErrUnavailable)
 	}
@@ -98,14 +100,12 @@ func TestLostRepliesThatAreFinal(t *testing.T) {
 	if err := proxied.Err(); err != nil {
 		t.Errorf("Err() = %v, want <nil>: the lease is trusted for longer", err)
 	}
-	dropped = proxy.DropNextReply(testserver.Contains(proxied.(*leaseType).id.String()))
+	dropped = proxy.DropNextReply(testserver.Contains(lost.KeyID.String()))
 	release(t, proxied) // goes on until it is acknowledged
 	await(t, "lost reply", dropped)
-	release(t, take(t, other, driver.LockRequest{KeyID: proxied.(*leaseType).id, Nonce: driver.NewNonce()}))
+	release(t, take(t, other, again(lost)))
 	release(t, lease)
 }
-
-type leaseType = lease
 
 // takeEventually takes a free lock from a locker that may refuse to ask for a
 // moment.
@@ -118,7 +118,7 @@ func takeEventually(t *testing.T, l *Locker, req driver.LockRequest) driver.Leas
 		if err == nil {
 			return lease
 		}
-		if !errors.Is(err, errNoAnswer) {
+		if !errors.Is(err, leasing.ErrNoAnswer) {
 			t.Fatalf("TryAcquire() = %v, want a lease", err)
 		}
 	}
@@ -132,6 +132,7 @@ func TestAcquireThatArrivesLate(t *testing.T) {
 	l, other := open(t, connect(t, 1, proxy.Addr())), open(t, connect(t, 2, r.Addr()))
 	release(t, take(t, l, request())) // the server knows the scripts
 	req := request()
+	before := calls(t, r, "evalsha")
 	hold := proxy.HoldNext(testserver.Contains(req.KeyID.String()))
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
@@ -139,7 +140,11 @@ func TestAcquireThatArrivesLate(t *testing.T) {
 		t.Fatalf("TryAcquire() held on its way = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 	}
 	await(t, "held request", hold.Held())
-	await(t, "undo", l.background.Idle())
+	for calls(t, r, "evalsha") == before { // it is undone
+		if t.Context().Err() != nil {
+			t.Fatal("no release was sent")
+		}
+	}
 	hold.Release()
 	for n := "0"; n != "1"; n = do(t, r, "EXISTS", l.keeper.keys.Lock(req.KeyID))[0] { // it has arrived
 		if t.Context().Err() != nil {
@@ -163,22 +168,19 @@ func TestLostHeartbeat(t *testing.T) {
 	first, second := proxy.DropNextReply(testserver.Contains(req.KeyID.String())), proxy.DropNextRequest(testserver.Contains(req.KeyID.String()))
 	await(t, "first heartbeat", first)
 	await(t, "second heartbeat", second)
-	outlives(t, lease, leaseclock.Now().Add(4*time.Second))
+	outlive(t, leaseclock.Now().Add(4*time.Second), lease)
 	release(t, lease)
 }
 
-// outlives waits until the lease has been renewed later than end.
-func outlives(t *testing.T, lease driver.Lease, end leaseclock.Instant) {
+// outlive waits until end, when leases would be lost if nothing had renewed them.
+func outlive(t *testing.T, end leaseclock.Instant, leases ...driver.Lease) {
 	t.Helper()
-	le := lease.(*leaseType)
-	for renewed := (leaseclock.Instant{}); renewed.Before(end); {
-		select {
-		case <-lease.Done():
-			t.Fatalf("Done() while it should be renewed: %v", lease.Err())
-		case <-time.After(time.Millisecond):
+	for leaseclock.Now().Before(end) {
+		time.Sleep(time.Millisecond)
+		for _, lease := range leases {
+			if err := lease.Err(); err != nil {
+				t.Fatalf("Err() while it should be renewed: %v", err)
+			}
 		}
-		le.mu.Lock()
-		renewed = le.renewed
-		le.mu.Unlock()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leasing"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -46,15 +47,15 @@ func TestWaitForALockThatStays(t *testing.T) {
 		select {
 		case err := <-freed:
 			t.Fatalf("Wait() = %v after %d looks at a lock that is held", err, asked)
-		case <-time.After(firstLook):
+		case <-time.After(leasing.FirstLook):
 			asked = calls(t, r, "pttl")
 		}
 	}
 	// At its fastest: while the pause doubles, and then every half of the
 	// longest, with one more look for a late timer.
 	while := time.Since(began)
-	most := 1 + int(while/(mostLook/2))
-	for pause := firstLook; pause < mostLook; pause *= 2 {
+	most := 1 + int(while/(leasing.MostLook/2))
+	for pause := leasing.FirstLook; pause < leasing.MostLook; pause *= 2 {
 		most++
 	}
 	if asked > most {
@@ -76,9 +77,9 @@ func TestDeadlineDuringALookIsNoOutage(t *testing.T) {
 	take(t, l, req)
 	for range 5 {
 		look := proxy.HoldNextReply(testserver.Contains("pttl"))
-		ctx, cancel := context.WithTimeout(t.Context(), probePause/2)
-		if _, err := l.remaining(ctx, req.KeyID); err == nil {
-			t.Error("remaining() = <nil> without an answer")
+		ctx, cancel := context.WithTimeout(t.Context(), leasing.ProbePause/2)
+		if _, err := l.keeper.Remaining(ctx, req.KeyID); err == nil {
+			t.Error("Remaining() = <nil> without an answer")
 		}
 		if err := l.Wait(ctx, req.KeyID); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("Wait() = %v, want %v alone", err, context.DeadlineExceeded)
