@@ -139,6 +139,7 @@ func TestConnectForms(t *testing.T) {
 		"redis://h:1,redis://i:2":          "[h:1 i:2]//0/true/",
 		"redis://h:1 , redis://i:2/0":      "[h:1 i:2]//0/true/",
 		"redis://:p@h:1,redis://i:2":       "[h:1 i:2]/:p/0/true/",
+		"redis://u:p@h:1,redis://i:2":      "[h:1 i:2]/u:p/0/true/",
 		"redis://[::1]:7":                  "[[::1]:7]//0/false/",
 		"redis+sentinel://a:1,b/m":         "[a:1 b:26379]//0/false/m",
 		"redis+sentinel://u:p@a:1,b:2/m/4": "[a:1 b:2]/u:p/4/false/m",
