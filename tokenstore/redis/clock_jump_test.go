@@ -149,25 +149,41 @@ func TestWhichClockIsWrong(t *testing.T) {
 	const idle = time.Hour
 	for name, tt := range map[string]struct {
 		moves func(m *mini)
-		lost  bool            // for the process that runs
-		anew  bool            // for a process that starts now
-		kind  ClockChangeKind // 0 for none
+		lost  bool        // for the process that runs
+		anew  bool        // for a process that starts now
+		told  ClockChange // the zero value for none
 	}{
-		"nothing":                        {moves: func(*mini) {}},
-		"an hour without a call":         {moves: func(m *mini) { m.Elapse(idle) }},
-		"a night":                        {moves: func(m *mini) { m.Elapse(12 * time.Hour) }},
-		"the server jumps":               {moves: func(m *mini) { m.step(2 * time.Minute) }, lost: true, anew: true, kind: ServerJumped},
-		"the server jumps by 59 s":       {moves: func(m *mini) { m.step(59 * time.Second) }},
-		"the server jumps after an hour": {moves: func(m *mini) { m.Elapse(idle); m.step(2 * time.Minute) }, lost: true, anew: true, kind: ServerJumped},
+		"nothing":                  {moves: func(*mini) {}},
+		"an hour without a call":   {moves: func(m *mini) { m.Elapse(idle) }},
+		"a night":                  {moves: func(m *mini) { m.Elapse(12 * time.Hour) }},
+		"the server jumps":         {moves: func(m *mini) { m.step(2 * time.Minute) }, lost: true, anew: true, told: ClockChange{ServerJumped, 2 * time.Minute}},
+		"the server jumps by 59 s": {moves: func(m *mini) { m.step(59 * time.Second) }},
+		"the server jumps after an hour": {moves: func(m *mini) { m.Elapse(idle); m.step(2 * time.Minute) },
+			lost: true, anew: true, told: ClockChange{ServerJumped, 2 * time.Minute}},
 		"the server jumps while all are stopped": {moves: func(m *mini) { m.Elapse(12 * time.Hour); m.step(25 * time.Hour) },
-			lost: true, anew: true, kind: ServerJumped},
-		"the server goes back":                                        {moves: func(m *mini) { m.step(-2 * time.Hour) }, kind: ServerBack},
-		"the wall clock goes back":                                    {moves: func(m *mini) { m.Elapse(idle); m.set(-2*time.Hour, 0) }, kind: WallMoved, anew: true},
-		"the wall clock jumps":                                        {moves: func(m *mini) { m.Elapse(idle); m.set(2*time.Hour, 0) }, kind: WallMoved},
-		"the process was suspended, and the lease clock knows":        {moves: func(m *mini) { m.Elapse(idle) }},
-		"the process was suspended, and the lease clock does not":     {moves: func(m *mini) { m.Elapse(idle); m.set(0, -idle) }, kind: ProcessPaused},
-		"the machine was suspended, and none of its clocks know":      {moves: func(m *mini) { m.Elapse(idle); m.set(-idle, -idle) }, lost: true, anew: true, kind: ServerJumped},
-		"the server jumps, and so does the wall clock of the process": {moves: func(m *mini) { m.Elapse(idle); m.set(idle, 0); m.step(idle) }, kind: ProcessPaused},
+			lost: true, anew: true, told: ClockChange{ServerJumped, 25 * time.Hour}},
+		"the server goes back":                                    {moves: func(m *mini) { m.step(-2 * time.Hour) }, told: ClockChange{ServerBack, -2 * time.Hour}},
+		"the wall clock goes back":                                {moves: func(m *mini) { m.Elapse(idle); m.set(-2*time.Hour, 0) }, told: ClockChange{WallMoved, -2 * time.Hour}, anew: true},
+		"the wall clock jumps":                                    {moves: func(m *mini) { m.Elapse(idle); m.set(2*time.Hour, 0) }, told: ClockChange{WallMoved, 2 * time.Hour}},
+		"the process was suspended, and the lease clock knows":    {moves: func(m *mini) { m.Elapse(idle) }},
+		"the process was suspended, and the lease clock does not": {moves: func(m *mini) { m.Elapse(idle); m.set(0, -idle) }, told: ClockChange{ProcessPaused, idle}},
+		"as before, and the last call was of a process whose wall clock is ahead": {moves: func(m *mini) {
+			m.Elapse(time.Minute)
+			m.set(2*time.Hour, 0)
+			wantServed(t, open(t, connect(t, "redis://"+m.Addr())))
+			m.Elapse(idle)
+			m.set(0, -idle)
+		}, anew: true, told: ClockChange{ProcessPaused, idle}},
+		"as before, and the server jumped and went back": {moves: func(m *mini) {
+			const pause = 5 * time.Minute
+			m.Elapse(pause)
+			m.set(0, -pause)
+			m.step(idle)
+			m.step(0)
+		}, lost: true, anew: true, told: ClockChange{ServerJumped, 5 * time.Minute}},
+		"the machine was suspended, and none of its clocks know": {moves: func(m *mini) { m.Elapse(idle); m.set(-idle, -idle) },
+			lost: true, anew: true, told: ClockChange{ServerJumped, idle}},
+		"the server jumps, and so does the wall clock of the process": {moves: func(m *mini) { m.Elapse(idle); m.set(idle, 0); m.step(idle) }, told: ClockChange{ProcessPaused, idle}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,8 +191,8 @@ func TestWhichClockIsWrong(t *testing.T) {
 				for _, method := range []string{"Begin", "Get"} {
 					m := startMini(t)
 					client := connect(t, "redis://"+m.Addr())
-					var kind ClockChangeKind
-					changes := WithClockChanges(func(_ context.Context, c ClockChange) { kind = c.Kind })
+					var told ClockChange
+					changes := WithClockChanges(func(_ context.Context, c ClockChange) { told = c })
 					s := open(t, client, changes) // it knows the time of the server from its start
 					key := pay(t, open(t, client), 30*24*time.Hour)
 					tt.moves(m)
@@ -196,8 +212,8 @@ func TestWhichClockIsWrong(t *testing.T) {
 					if got := errors.Is(err, driver.ErrStoreLost); got != lost || !lost && (err != nil || begun) {
 						t.Errorf("%s() in a process that started %s = begun %v, %v, want a loss: %v", method, started, begun, err, lost)
 					}
-					if started == "before" && kind != tt.kind {
-						t.Errorf("%s() told of %v, want %v", method, kind, tt.kind)
+					if started == "before" && told != tt.told {
+						t.Errorf("%s() told of %v, want %v", method, told, tt.told)
 					}
 				}
 			}

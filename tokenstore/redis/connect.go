@@ -118,7 +118,7 @@ func parseAddr(addr string) (*goredis.UniversalOptions, error) {
 // addServer adds the server of a redis:// or rediss:// URL to the options.
 func addServer(o *goredis.UniversalOptions, server, port string) error {
 	u, err := url.Parse(server)
-	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "" {
 		// err would show the password
 		return errors.New("tokenstore/redis: address: want redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss://, redis+sentinel:// or rediss+sentinel://, without options")
 	}

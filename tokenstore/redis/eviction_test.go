@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -34,6 +35,12 @@ func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
 	setPolicy(t, r, "allkeys-lru")
 	id, req := newAttempt(driver.ClientKey)
 	for range 3 {
+		lock := driver.OfferedLock{Owner: strings.Repeat("o", 32), Nonce: req.Nonce, TTL: time.Minute}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without a deadline it only reads
+		if res, err := s.BeginLocked(ctx, id, req, lock); err != nil || res.Begun || res.Record.State != driver.StateNone {
+			t.Errorf("BeginLocked(%v) = %v, %v, want no record and no attempt", id, res.Begun, err)
+		}
+		cancel()
 		if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, driver.ErrUnavailable) || res.Begun || !strings.Contains(err.Error(), "allkeys-lru") {
 			t.Errorf("Begin(%v) = %v, %v, want %v that names the policy", id, res.Begun, err, driver.ErrUnavailable)
 		}

@@ -2,11 +2,14 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
@@ -106,4 +109,37 @@ func TestScriptsThatFindALargeResponse(t *testing.T) {
 			t.Errorf("%s() found %v with the response %v, want the stored one", call, r.State, r.Response)
 		}
 	}
+}
+
+// A read of a large response waits for its turn, and no longer than its caller.
+func TestReadOfALargeResponseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	client := connect(t, "redis://"+startMini(t).Addr())
+	s := open(t, client)
+	id, req := newAttempt(driver.ClientKey)
+	if res, err := s.Settle(t.Context(), id, completion(mustBegin(t, s, id, req), strings.Repeat("large", 100_000))); err != nil || !res.Settled {
+		t.Fatalf("Settle() = %v, %v, want settled", res.Settled, err)
+	}
+	if _, err := s.Get(t.Context(), id); err != nil { // the store knows how large answers are
+		t.Fatalf("Get() = %v, want <nil>", err)
+	}
+	reads, over := make(chan struct{}, 2), make(chan struct{})
+	client.AddHook(&hook{after: func(cmds []goredis.Cmder) {
+		if len(cmds[0].Args()) > 5 { // record and response
+			reads <- struct{}{}
+			<-over
+		}
+	}})
+	var first sync.WaitGroup
+	first.Go(func() {
+		if _, err := s.Get(t.Context(), id); err != nil {
+			t.Errorf("Get() that has its turn = %v, want <nil>", err)
+		}
+	})
+	<-reads
+	if rec, err := s.Get(short(t), id); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Get() without a turn = %v, %v, want %v", rec.State, err, driver.ErrUnavailable)
+	}
+	close(over)
+	first.Wait()
 }

@@ -33,6 +33,19 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 			t.Fatalf("Settle() = %v, %v", res.Settled, err)
 		}
 	}
+	expired, req := inShard()
+	req.ResultTTL = time.Millisecond
+	st := completion(mustBegin(t, s, expired, req), "")
+	st.ResultTTL = req.ResultTTL
+	if res, err := s.Settle(t.Context(), expired, st); err != nil || !res.Settled {
+		t.Fatalf("Settle() = %v, %v", res.Settled, err)
+	}
+	await(t, "the end of a result", func() error {
+		if rec, err := s.Get(t.Context(), expired); err != nil || rec.State != driver.StateExpired {
+			return fmt.Errorf("Get() = %v, %w", rec.State, err)
+		}
+		return nil
+	})
 	running, req := inShard()
 	attempt := mustBegin(t, s, running, req)
 	refused, steps := 0, 0
@@ -50,6 +63,9 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 			fresh, req := inShard()
 			if rec, err := s.Get(t.Context(), fresh); err != nil && !errors.Is(err, driver.ErrNoWrites) || err == nil && rec.State != driver.StateNone {
 				t.Errorf("Get() of no record = %v, %v in step %d", rec.State, err, steps)
+			}
+			if rec, err := s.Get(t.Context(), expired); err != nil && !errors.Is(err, driver.ErrNoWrites) || err == nil && rec.State != driver.StateExpired {
+				t.Errorf("Get() of an expired result = %v, %v in step %d", rec.State, err, steps)
 			}
 			if _, err := s.Begin(t.Context(), fresh, req); err != nil {
 				refused++

@@ -106,6 +106,10 @@ var calls = map[string]func(ctx context.Context, s *Store) error{
 	"ListOpen":      func(ctx context.Context, s *Store) error { _, err := s.ListOpen(ctx, driver.OpenQuery{}); return err },
 	"RetireDomain":  func(ctx context.Context, s *Store) error { return s.RetireDomain(ctx, "domain", driver.Decision{}) },
 	"DomainRetired": func(ctx context.Context, s *Store) error { _, err := s.DomainRetired(ctx, "domain"); return err },
+	"NoteFence": func(ctx context.Context, s *Store) error {
+		return s.NoteFence(ctx, driver.Fence{Domain: "domain", Token: 7})
+	},
+	"HighestFence":  func(ctx context.Context, s *Store) error { _, err := s.HighestFence(ctx, "domain"); return err },
 	"Ping":          func(ctx context.Context, s *Store) error { return s.Ping(ctx) },
 	"AcceptLoss":    func(ctx context.Context, s *Store) error { _, err := s.AcceptLoss(ctx); return err },
 	"DeclareSealed": func(ctx context.Context, s *Store) error { return s.DeclareSealed(ctx) },

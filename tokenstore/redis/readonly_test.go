@@ -52,7 +52,7 @@ func TestReadOnlyStoreWritesNothing(t *testing.T) {
 // wantNoWrites requires that all calls that write are refused.
 func wantNoWrites(t *testing.T, s *Store) {
 	t.Helper()
-	for _, method := range []string{"Issue", "Begin", "Settle", "Abort", "RetireDomain", "AcceptLoss", "DeclareSealed"} {
+	for _, method := range []string{"Issue", "Begin", "Settle", "Abort", "RetireDomain", "NoteFence", "AcceptLoss", "DeclareSealed"} {
 		if err := calls[method](t.Context(), s); !errors.Is(err, ErrReadOnly) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%s() = %v, want %v", method, err, ErrReadOnly)
 		}
@@ -62,7 +62,7 @@ func wantNoWrites(t *testing.T, s *Store) {
 // wantReads requires that reads without a key succeed.
 func wantReads(t *testing.T, s *Store) {
 	t.Helper()
-	for _, method := range []string{"ListOpen", "DomainRetired", "Decisions", "Sealed", "Ping"} {
+	for _, method := range []string{"ListOpen", "DomainRetired", "HighestFence", "Decisions", "Sealed", "Ping"} {
 		if err := calls[method](t.Context(), s); err != nil {
 			t.Errorf("%s() = %v, want <nil>", method, err)
 		}

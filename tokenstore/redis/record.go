@@ -99,7 +99,7 @@ func cannotRead(data string) error {
 	switch {
 	case data != "" && data[0] > recordVersion:
 		return fmt.Errorf("%w: record of version %d", driver.ErrNewerRecord, data[0])
-	case data != "" && data[0] > 0 && data[0] < recordVersion:
+	case data != "" && data[0] < recordVersion:
 		return fmt.Errorf("%w: record of version %d, and this build reads version %d only", driver.ErrCorruptRecord, data[0], recordVersion)
 	}
 	return fmt.Errorf("%w: %d bytes", driver.ErrCorruptRecord, len(data))
@@ -247,7 +247,7 @@ func packMillis(ms int64) string {
 
 // packTime returns t in ms as a record holds it, and zeros for the zero time.
 func packTime(t time.Time) string {
-	if t.IsZero() || t.UnixMilli() <= 0 {
+	if t.UnixMilli() <= 0 {
 		return strings.Repeat("\x00", 6)
 	}
 	return packMillis(t.UnixMilli())
