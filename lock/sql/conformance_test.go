@@ -5,6 +5,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 func TestLocker(t *testing.T) {
@@ -19,6 +21,22 @@ func TestLocker(t *testing.T) {
 				s.do(t, "UPDATE {locks} SET owner = NULL WHERE k = ?", id[:])
 				_, _ = lease.Check(t.Context()) // notices
 			},
+		})
+	})
+}
+
+// The store in the same PostgreSQL takes and gives back the locks in its own statements.
+func TestLockingStore(t *testing.T) {
+	t.Parallel()
+	onThose(t, func(b *backend) bool { return b.dialect == dialect.PostgreSQL }, func(t *testing.T, s *site) {
+		idemtest.RunLockingStore(t, func(tb testing.TB) (driver.OfferingLocker, driver.LockingStore) {
+			db := open(tb, s.driver(), s.dsn)
+			store, err := sqlstore.New(tb.Context(), db, s.dialect, sqlstore.WithExpiry(0))
+			if err != nil {
+				tb.Fatal(err)
+			}
+			tb.Cleanup(func() { _ = store.Close() })
+			return s.lockerOn(tb, db), store
 		})
 	})
 }

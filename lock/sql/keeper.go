@@ -120,8 +120,12 @@ func (k *keeper) acquire(ctx context.Context, lock leasing.Lock) (driver.Fence, 
 			if err := k.nameDomain(ctx); err != nil {
 				return f, false, err
 			}
-		case driver.Nonce(padded(r.owner)) == lock.Owner:
+		case driver.Nonce(padded(r.owner)) == lock.Owner && !k.names.kind.returning:
 			return r.fenced(), true, nil
+		case driver.Nonce(padded(r.owner)) == lock.Owner: // since an earlier call, whose time counts
+			if renewed, err := k.renew(ctx, lock); renewed || err != nil {
+				return r.fenced(), renewed, err
+			}
 		case r.left() > 0:
 			if r.expires-r.now > r.ttl {
 				_, err = k.db.ExecContext(ctx, k.text.shorten, lock.ID[:], r.fence) // another caller does it otherwise
@@ -131,6 +135,20 @@ func (k *keeper) acquire(ctx context.Context, lock leasing.Lock) (driver.Fence, 
 		free = r
 	}
 	return driver.Fence{}, false, errors.New("the lock kept changing")
+}
+
+// renew gives a lock its full time to live again. It returns false if the lock has become another owner's.
+func (k *keeper) renew(ctx context.Context, lock leasing.Lock) (bool, error) {
+	before := k.unreplicated()
+	res, err := k.db.ExecContext(ctx, k.text.renew, lock.ID[:], lock.Owner[:])
+	if err != nil {
+		return false, k.unlessConflict(err)
+	}
+	if k.unreplicated() != before {
+		return false, errUnreplicated
+	}
+	n, err := res.RowsAffected() // PostgreSQL counts what it found
+	return n == 1, err
 }
 
 // take sends a statement that takes a lock. It returns false if that has changed nothing, or if the row tells.
@@ -277,6 +295,11 @@ func (k *keeper) Remaining(ctx context.Context, id driver.KeyID) (time.Duration,
 
 // ErrNotMigrated says that the tables are missing.
 var ErrNotMigrated = errors.New("lock/sql: the tables of locks are missing: call sqlstore.Migrate, or run idemctl store migrate")
+
+// unavailable wraps a reason why a lock cannot be trusted.
+func (k *keeper) unavailable(err error) error {
+	return fmt.Errorf("lock/sql: acquire: %w: %w", driver.ErrUnavailable, err)
+}
 
 // explained adds what a user has to know of an error of the database.
 func (k *keeper) explained(err error) error {

@@ -40,9 +40,9 @@ func (n names) sql(text string) string {
 
 // texts are the statements, made once.
 type texts struct {
-	insert, takeOver, look, shorten, release string
-	domain, domainOf, makeDomain, raise      string
-	due, ping                                string
+	insert, takeOver, look, shorten, renew, release string
+	domain, domainOf, makeDomain, raise             string
+	due, ping                                       string
 }
 
 func newTexts(n names) texts {
@@ -57,6 +57,7 @@ func newTexts(n names) texts {
 		// If the clock was set back, a lock would outlive its time to live by as much. Its owner has trusted it for less,
 		// because no renewal was sent later than now.
 		shorten: n.sql("UPDATE {locks} SET expires = {latest} + ttl WHERE k = ? AND fence = ? AND owner IS NOT NULL AND expires > {latest} + ttl{alone}"),
+		renew:   n.sql("UPDATE {locks} SET expires = {latest} + ttl WHERE k = ? AND owner = ?{alone}"),
 		release: n.sql("UPDATE {locks} SET owner = NULL, expires = {latest} WHERE k = ? AND owner = ?{alone}"),
 
 		domain:     n.sql("SELECT fence FROM {domain} WHERE id = 1"),

@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/leasing"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 const longTTL = 2 * time.Minute
@@ -203,6 +204,31 @@ func TestExpiredLockIsTakenOver(t *testing.T) {
 		next := take(t, l, again(req))
 		if !dead.Fence().Before(next.Fence()) {
 			t.Errorf("Fence() = %s after %s, want a greater one", next.Fence(), dead.Fence())
+		}
+	})
+}
+
+// A lock that its owner takes anew, because the answer to the first call was lost, lasts as long as its owner trusts it from then on.
+func TestLockTakenAnewHasItsWholeTime(t *testing.T) {
+	t.Parallel()
+	onThose(t, func(b *backend) bool { return b.dialect == dialect.PostgreSQL }, func(t *testing.T, s *site) {
+		l, req := s.locker(t, WithTTL(longTTL)), request()
+		o, err := l.Offer(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := o.Retake(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.do(t, "UPDATE {locks} SET expires = expires - ? WHERE k = ?", longTTL.Microseconds()-1, req.KeyID[:])
+		before := s.expires(t, req.KeyID)
+		second, err := o.Retake(t.Context())
+		if err != nil || second.Fence() != first.Fence() {
+			t.Fatalf("Retake() = %v, %v, want the lease under %v", second, err, first.Fence())
+		}
+		if after := s.expires(t, req.KeyID); after-before < longTTL.Microseconds() {
+			t.Errorf("the lock expires %v later, want %v", time.Duration(after-before)*time.Microsecond, longTTL)
 		}
 	})
 }

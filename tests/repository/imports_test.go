@@ -21,7 +21,7 @@ const module = "github.com/idemkeeper/idemkeeper"
 // users of the library, and what two folders share lies below both.
 var layers = [][]string{
 	{"internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint", "tokenstore/sql/dialect"},
-	{"internal/sqldialect", "internal/sqlpipeline"},
+	{"internal/sqldialect", "internal/sqlpipeline", "internal/sqllocks"},
 	{"internal/pgxpipeline"},
 	{"internal/redisserver"},
 	{"internal/redisscript", "internal/redispipe"},

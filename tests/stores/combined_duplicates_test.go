@@ -18,78 +18,82 @@ import (
 // Every repeat of a completed key is answered, however many come at once, and although its policy lets no duplicate wait.
 func TestCombinedRepeatsAtOnce(t *testing.T) {
 	t.Parallel()
-	const repeats = 16
-	c := newCombined(t, place{})
-	c.wantPaid("k")
-	slow := c.faults.Slow("BeginLocked", c.faults.Calls("BeginLocked")+1)
-	answers, arrived := make(chan error, repeats), new(atomic.Int32)
-	repeat := func() {
-		policy := c.policy
-		res, err := c.engine.Do(t.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "m", Key: "k", Policy: &policy,
-			Fingerprint: func(v uint8) (driver.Fingerprint, error) {
-				defer arrived.Add(1)
-				return idem.FingerprintOf("pay")(v)
-			}}, c.pay)
-		if err == nil && (!res.Replayed || string(res.Response.Body) != "payment 1") {
-			err = fmt.Errorf("%+v is no replay", res)
+	inEachPlace(t, func(t *testing.T, p place) {
+		const repeats = 16
+		c := newCombined(t, p)
+		c.wantPaid("k")
+		slow := c.faults.Slow("BeginLocked", c.faults.Calls("BeginLocked")+1)
+		answers, arrived := make(chan error, repeats), new(atomic.Int32)
+		repeat := func() {
+			policy := c.policy
+			res, err := c.engine.Do(t.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "m", Key: "k", Policy: &policy,
+				Fingerprint: func(v uint8) (driver.Fingerprint, error) {
+					defer arrived.Add(1)
+					return idem.FingerprintOf("pay")(v)
+				}}, c.pay)
+			if err == nil && (!res.Replayed || string(res.Response.Body) != "payment 1") {
+				err = fmt.Errorf("%+v is no replay", res)
+			}
+			answers <- err
 		}
-		answers <- err
-	}
-	go repeat()
-	kit.WaitFor(t, "the first look", slow.Arrived())
-	for range repeats - 1 {
 		go repeat()
-	}
-	kit.Eventually(t, "all repeats", func() error {
-		if n := arrived.Load(); n < repeats {
-			return fmt.Errorf("%d of %d", n, repeats)
+		kit.WaitFor(t, "the first look", slow.Arrived())
+		for range repeats - 1 {
+			go repeat()
 		}
-		return nil
+		kit.Eventually(t, "all repeats", func() error {
+			if n := arrived.Load(); n < repeats {
+				return fmt.Errorf("%d of %d", n, repeats)
+			}
+			return nil
+		})
+		slow.Release()
+		for range repeats {
+			if err := <-answers; err != nil {
+				t.Errorf("Do() = %v, want the replay", err)
+			}
+		}
 	})
-	slow.Release()
-	for range repeats {
-		if err := <-answers; err != nil {
-			t.Errorf("Do() = %v, want the replay", err)
-		}
-	}
 }
 
 // Duplicates of a request that runs are refused, or wait for it, in the same process and in another one.
 func TestCombinedDuplicatesOfARunningRequest(t *testing.T) {
 	t.Parallel()
-	c := newCombined(t, place{})
-	other, err := idem.New(c.locker, c.store)
-	kit.Fatal(t, err)
-	t.Cleanup(func() { _ = other.Close(context.Background()) })
-	waiting := make(chan error, 2)
-	res, err := c.do("k", func(ctx context.Context) (idem.Response, error) {
-		for name, e := range map[string]*idem.Engine{"the same process": c.engine, "another process": other} {
-			if _, err := c.doAt(e, "k", c.pay); codeOf(err) != "refused in-progress" {
-				t.Errorf("Do() in %s = %v, want in-progress", name, err)
+	inEachPlace(t, func(t *testing.T, p place) {
+		c := newCombined(t, p)
+		other, err := idem.New(c.locker, c.store)
+		kit.Fatal(t, err)
+		t.Cleanup(func() { _ = other.Close(context.Background()) })
+		waiting := make(chan error, 2)
+		res, err := c.do("k", func(ctx context.Context) (idem.Response, error) {
+			for name, e := range map[string]*idem.Engine{"the same process": c.engine, "another process": other} {
+				if _, err := c.doAt(e, "k", c.pay); codeOf(err) != "refused in-progress" {
+					t.Errorf("Do() in %s = %v, want in-progress", name, err)
+				}
+			}
+			c.policy.DuplicateWait = time.Minute
+			for _, e := range []*idem.Engine{c.engine, other} {
+				go func() {
+					res, err := c.doAt(e, "k", c.pay)
+					if err == nil && (!res.Replayed || string(res.Response.Body) != "payment 1") {
+						err = fmt.Errorf("%+v is no replay", res)
+					}
+					waiting <- err
+				}()
+			}
+			c.eventually(telemetry.EventJoined)
+			return c.pay(ctx)
+		})
+		if err != nil || res.Response.Status != 201 {
+			t.Errorf("Do() = %+v, %v, want 201", res, err)
+		}
+		for range 2 {
+			if err := <-waiting; err != nil {
+				t.Errorf("a duplicate that waits gets %v", err)
 			}
 		}
-		c.policy.DuplicateWait = time.Minute
-		for _, e := range []*idem.Engine{c.engine, other} {
-			go func() {
-				res, err := c.doAt(e, "k", c.pay)
-				if err == nil && (!res.Replayed || string(res.Response.Body) != "payment 1") {
-					err = fmt.Errorf("%+v is no replay", res)
-				}
-				waiting <- err
-			}()
-		}
-		c.eventually(telemetry.EventJoined)
-		return c.pay(ctx)
+		c.wantPaid("k")
 	})
-	if err != nil || res.Response.Status != 201 {
-		t.Errorf("Do() = %+v, %v, want 201", res, err)
-	}
-	for range 2 {
-		if err := <-waiting; err != nil {
-			t.Errorf("a duplicate that waits gets %v", err)
-		}
-	}
-	c.wantPaid("k")
 }
 
 // A scope with all its executions open begins no more, and its used keys are answered.

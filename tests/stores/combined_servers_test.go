@@ -13,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
-	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // A server without memory answers what it has, and takes no lock that would have to be undone.
@@ -45,8 +45,7 @@ func TestCombinedWithoutMemory(t *testing.T) {
 func TestCombinedOnAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartRedis(t)
-	short := []redislock.Option{redislock.WithTTL(5 * time.Second)} // a call to take a lock anew may come last
-	c := newCombined(t, place{url: server.URL(), locks: short}, idem.WithStoreTimeout(200*time.Millisecond), idem.WithLockTimeout(200*time.Millisecond))
+	c := newCombined(t, place{url: server.URL(), ttl: 5 * time.Second}, idem.WithStoreTimeout(200*time.Millisecond), idem.WithLockTimeout(200*time.Millisecond))
 	server.Pause()
 	for n := range 3 {
 		c.wantUnavailable(fmt.Sprint(n))
@@ -71,7 +70,7 @@ func TestCombinedWhenTheClockJumps(t *testing.T) {
 			jump := func(to time.Duration) {
 				server.StepClock(to)
 				kit.Eventually(t, "the clock", func() error {
-					now, err := c.store.Clock(t.Context())
+					now, err := c.clock(t.Context())
 					if off := time.Until(now) - to; err == nil && off.Abs() > time.Minute {
 						err = fmt.Errorf("it is off by %v", off)
 					}
@@ -96,7 +95,7 @@ func TestCombinedWhenTheClockJumps(t *testing.T) {
 				}
 			}
 			jump(0)
-			_, err = c.store.AcceptLoss(t.Context())
+			_, err = c.store.(*redisstore.Store).AcceptLoss(t.Context())
 			kit.Fatal(t, err)
 			kit.Eventually(t, "a payment of another key", func() error { _, err := c.do("other", c.pay); return err })
 			if n := c.runs.Load(); n != 2 {
@@ -110,7 +109,7 @@ func TestCombinedWhenTheClockJumps(t *testing.T) {
 func TestCombinedLockWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartRedis(t, testserver.OnRedisMachine(testserver.NewMachine(t)))
-	c := newCombined(t, place{url: server.URL(), locks: []redislock.Option{redislock.WithTTL(3 * time.Second)}})
+	c := newCombined(t, place{url: server.URL(), ttl: 3 * time.Second})
 	fp, err := idem.FingerprintOf("pay")(idem.FingerprintVersion)
 	kit.Fatal(t, err)
 	kit.Eventually(t, "an attempt without a holder", func() error {

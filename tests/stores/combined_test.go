@@ -1,15 +1,20 @@
 package stores
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
+	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -19,39 +24,60 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// combined is an engine with lock and records in one Redis, and faults in front of both.
+// combined is an engine with lock and records in one place, and faults in front of both.
 type combined struct {
 	*testing.T
 	engine *idem.Engine
-	locker *redislock.Locker
-	store  *redisstore.Store
-	client goredis.UniversalClient
+	locker driver.OfferingLocker
+	store  driver.LockingStore
+	clock  func(context.Context) (time.Time, error)
+	client goredis.UniversalClient // in Redis
 	locks  *idemtest.FaultyLocker
 	faults *idemtest.FaultyStore
 	policy idem.Policy
 	runs   atomic.Int32
+	late   atomic.Pointer[heldBack] // calls that come late
+
+	statements atomic.Int32 // of PostgreSQL
 
 	mu     sync.Mutex
 	events map[telemetry.EventType]int
 }
 
-// place is where a combined engine has lock and records.
+// place is where a combined engine has lock and records, in Redis by default.
 type place struct {
-	url   string
-	locks []redislock.Option
+	url      string
+	postgres bool
+	ttl      time.Duration // of locks
+}
+
+// inEachPlace runs a test on lock and records in Redis and in PostgreSQL.
+func inEachPlace(t *testing.T, run func(t *testing.T, p place)) {
+	t.Helper()
+	for name, p := range map[string]place{"Redis": {}, "PostgreSQL": {postgres: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, p)
+		})
+	}
 }
 
 func newCombined(t *testing.T, p place, opts ...idem.Option) *combined {
 	t.Helper()
-	if p.url == "" {
-		p.url = testserver.SharedRedis(t)
-	}
 	c := &combined{T: t, events: make(map[telemetry.EventType]int)}
-	// A lock that is left behind does not end within a test.
-	c.locker, c.store, c.client = inRedis(t, p.url, append([]redislock.Option{redislock.WithTTL(10 * time.Minute)}, p.locks...))
+	ttl := cmp.Or(p.ttl, 10*time.Minute) // a lock that is left behind does not end within a test
+	if p.postgres {
+		c.inPostgres(ttl)
+	} else {
+		locker, store, client := inRedis(t, cmp.Or(p.url, testserver.SharedRedis(t)), []redislock.Option{redislock.WithTTL(ttl)})
+		c.locker, c.store, c.clock, c.client = locker, store, store.Clock, client
+		client.AddHook(redisCalls{c})
+	}
 	c.locks, c.faults = idemtest.NewFaultyLocker(c.locker), idemtest.NewFaultyStore(c.store)
 	engine, err := idem.New(c.locks, c.faults, append([]idem.Option{idem.WithObserver(c.observe)}, opts...)...)
 	kit.Fatal(t, err)
@@ -61,6 +87,25 @@ func newCombined(t *testing.T, p place, opts ...idem.Option) *combined {
 	kit.Fatal(t, err)
 	c.record("none") // the store learns the time
 	return c
+}
+
+// inPostgres keeps lock and records in tables of their own.
+func (c *combined) inPostgres(ttl time.Duration) {
+	c.Helper()
+	config, err := pgx.ParseConfig(testserver.SharedPostgres(c))
+	kit.Fatal(c, err)
+	db := sql.OpenDB(sqlCalls{stdlib.GetConnector(*config), c})
+	c.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(8)
+	prefix, log := fmt.Sprintf("combined_%x_", rand.Uint32()), slog.New(slog.DiscardHandler)
+	kit.Fatal(c, sqlstore.Migrate(c.Context(), db, dialect.PostgreSQL, sqlstore.WithTablePrefix(prefix)))
+	store, err := sqlstore.New(c.Context(), db, dialect.PostgreSQL, sqlstore.WithTablePrefix(prefix), sqlstore.WithLogger(log), sqlstore.WithExpiry(0))
+	kit.Fatal(c, err)
+	c.Cleanup(func() { _ = store.Close() })
+	locker, err := sqllock.New(c.Context(), db, dialect.PostgreSQL, sqllock.WithTablePrefix(prefix), sqllock.WithLogger(log), sqllock.WithTTL(ttl))
+	kit.Fatal(c, err)
+	c.Cleanup(func() { _ = locker.Close(context.Background()) })
+	c.locker, c.store, c.clock = locker, store, store.Clock
 }
 
 func (c *combined) observe(_ context.Context, ev telemetry.Event) {
@@ -148,76 +193,6 @@ func (c *combined) wantState(key string, want driver.State) {
 	}
 }
 
-// heldBack is a hook that keeps the calls to lock and begin from the server, until they are delivered as they are.
-type heldBack struct {
-	c    *combined
-	over atomic.Bool
-	mu   sync.Mutex
-	args [][]any
-}
-
-// holdBack makes the calls come late from now on.
-func (c *combined) holdBack() *heldBack {
-	c.Helper()
-	if _, err := c.do("warm", func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil }); err != nil { // the server learns the script
-		c.Fatal(err)
-	}
-	h := &heldBack{c: c}
-	c.client.AddHook(h)
-	return h
-}
-
-// deliver lets them come.
-func (h *heldBack) deliver() {
-	h.c.Helper()
-	h.over.Store(true)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.args) == 0 {
-		h.c.Fatal("there is no call to deliver")
-	}
-	for _, args := range h.args {
-		if err := h.c.client.Do(context.Background(), args...).Err(); err != nil {
-			h.c.Fatalf("%v = %v", args, err)
-		}
-	}
-}
-
-var errHeldBack = errors.New("the call was held back")
-
-// holds reports whether a command is such a call. Only that has as many keys.
-func (h *heldBack) holds(cmd goredis.Cmder) bool {
-	args := cmd.Args()
-	if h.over.Load() || !strings.HasPrefix(cmd.Name(), "eval") || len(args) < 3 || fmt.Sprint(args[2]) < "8" {
-		return false
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.args = append(h.args, args)
-	cmd.SetErr(errHeldBack)
-	return true
-}
-
-func (h *heldBack) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-
-func (h *heldBack) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error {
-		if h.holds(cmd) {
-			return errHeldBack
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (h *heldBack) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		if len(cmds) == 1 && h.holds(cmds[0]) {
-			return errHeldBack
-		}
-		return next(ctx, cmds)
-	}
-}
-
 // wantUnavailable is the answer to a request whose BeginLocked has no answer.
 func (c *combined) wantUnavailable(key string) {
 	c.Helper()
@@ -274,63 +249,65 @@ func TestCombinedBeginWithoutAnAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCombined(t, place{})
-			run(c)
-			c.wantFree("k")
-			c.wantPaid("k")
+			inEachPlace(t, func(t *testing.T, p place) {
+				c := newCombined(t, p)
+				run(c)
+				c.wantFree("k")
+				c.wantPaid("k")
+			})
 		})
 	}
 }
 
-// A call that comes late does nothing after its last moment, even if nothing of it is left in the record.
+// A call that comes late does nothing after its last moment, even if nothing was left that undoes it.
 func TestCombinedBeginHasALastMoment(t *testing.T) {
 	t.Parallel()
-	c := newCombined(t, place{}, idem.WithStoreTimeout(time.Second))
-	late := c.holdBack()
-	sent, err := c.store.Clock(t.Context())
-	kit.Fatal(t, err)
-	c.wantUnavailable("k")
-	c.eventually(telemetry.EventBeginAborted)
-	late.over.Store(true)
-	kit.Eventually(t, "another attempt without an effect", func() error {
-		_, err := c.do("k", func(context.Context) (idem.Response, error) { return idem.Response{Status: 403}, nil })
-		return err
+	inEachPlace(t, func(t *testing.T, p place) {
+		c := newCombined(t, p, idem.WithStoreTimeout(time.Second))
+		late := c.holdBack()
+		sent, err := c.clock(t.Context())
+		kit.Fatal(t, err)
+		c.locks.FailBefore("Offer.Retake", idemtest.Every, nil)
+		c.faults.FailBefore("Abort", idemtest.Every, nil)
+		c.wantUnavailable("k")
+		kit.Eventually(t, "the last moment", func() error {
+			now, err := c.clock(t.Context())
+			if err == nil && now.Sub(sent) < 2*time.Second {
+				err = fmt.Errorf("only %v have passed", now.Sub(sent))
+			}
+			return err
+		})
+		late.deliver()
+		c.wantState("k", driver.StateNone)
+		c.locks.Heal("Offer.Retake")
+		c.faults.Heal("Abort")
+		c.wantPaid("k")
 	})
-	kit.Eventually(t, "the last moment", func() error {
-		now, err := c.store.Clock(t.Context())
-		if err == nil && now.Sub(sent) < 2*time.Second {
-			err = fmt.Errorf("only %v have passed", now.Sub(sent))
-		}
-		return err
-	})
-	before := c.record("k")
-	late.deliver()
-	if after := c.record("k"); before.State != driver.StateReleased || after.State != before.State || after.Attempt != before.Attempt {
-		t.Errorf("the record was %+v, and is %+v after a late call", before, after)
-	}
-	c.wantPaid("k")
 }
 
 // A call that comes before its last moment, when another attempt has taken the place of what the undo left, is undone again.
 func TestCombinedBeginThatComesAfterAnotherAttempt(t *testing.T) {
 	t.Parallel()
-	c := newCombined(t, place{locks: []redislock.Option{redislock.WithTTL(5 * time.Second)}}, idem.WithStoreTimeout(2*time.Second))
-	late := c.holdBack()
-	c.wantUnavailable("k")
-	c.eventually(telemetry.EventBeginAborted)
-	late.over.Store(true)
-	kit.Eventually(t, "another attempt without an effect", func() error {
-		_, err := c.do("k", func(context.Context) (idem.Response, error) { return idem.Response{Status: 403}, nil })
-		return err
+	inEachPlace(t, func(t *testing.T, p place) {
+		p.ttl = 5 * time.Second
+		c := newCombined(t, p, idem.WithStoreTimeout(2*time.Second))
+		late := c.holdBack()
+		c.wantUnavailable("k")
+		c.eventually(telemetry.EventBeginAborted)
+		late.over.Store(true)
+		kit.Eventually(t, "another attempt without an effect", func() error {
+			_, err := c.do("k", func(context.Context) (idem.Response, error) { return idem.Response{Status: 403}, nil })
+			return err
+		})
+		late.deliver()
+		kit.Eventually(t, "a key without an open attempt", func() error {
+			if rec := c.record("k"); rec.State.Open() {
+				return fmt.Errorf("the record is %+v", rec)
+			}
+			return nil
+		})
+		c.wantPaid("k")
 	})
-	late.deliver()
-	kit.Eventually(t, "a key without an open attempt", func() error {
-		if rec := c.record("k"); rec.State.Open() {
-			return fmt.Errorf("the record is %+v", rec)
-		}
-		return nil
-	})
-	c.wantPaid("k")
 }
 
 // The attempt of a call without an answer is undone even if its lock is over, and the next holder has found it first.
@@ -343,24 +320,27 @@ func TestCombinedBeginIsUndoneAfterTheNextHolder(t *testing.T) {
 			if healed {
 				timeout = time.Minute // it goes on to ask for the lock
 			}
-			c := newCombined(t, place{locks: []redislock.Option{redislock.WithTTL(time.Second)}}, idem.WithStoreTimeout(timeout))
-			c.faults.LoseReply("BeginLocked", 1, nil)
-			c.locks.FailBefore("Offer.Retake", idemtest.Every, nil)
-			c.faults.FailBefore("Abort", idemtest.Every, nil)
-			c.wantUnavailable("k")
-			kit.Eventually(t, "doubt", func() error { // the lock ends, and the next holder leaves the attempt unknown
-				if _, err := c.do("k", c.pay); codeOf(err) != "refused outcome-unknown" {
-					return fmt.Errorf("Do() = %w", err)
+			inEachPlace(t, func(t *testing.T, p place) {
+				p.ttl = time.Second
+				c := newCombined(t, p, idem.WithStoreTimeout(timeout))
+				c.faults.LoseReply("BeginLocked", 1, nil)
+				c.locks.FailBefore("Offer.Retake", idemtest.Every, nil)
+				c.faults.FailBefore("Abort", idemtest.Every, nil)
+				c.wantUnavailable("k")
+				kit.Eventually(t, "doubt", func() error { // the lock ends, and the next holder leaves the attempt unknown
+					if _, err := c.do("k", c.pay); codeOf(err) != "refused outcome-unknown" {
+						return fmt.Errorf("Do() = %w", err)
+					}
+					return nil
+				})
+				c.faults.Heal("Abort")
+				if healed {
+					c.locks.Heal("Offer.Retake")
 				}
-				return nil
+				c.eventually(telemetry.EventBeginAborted)
+				c.wantState("k", driver.StateReleased)
+				c.wantPaid("k")
 			})
-			c.faults.Heal("Abort")
-			if healed {
-				c.locks.Heal("Offer.Retake")
-			}
-			c.eventually(telemetry.EventBeginAborted)
-			c.wantState("k", driver.StateReleased)
-			c.wantPaid("k")
 		})
 	}
 }
@@ -376,17 +356,19 @@ func TestCombinedSettlementWithoutAnAnswer(t *testing.T) {
 		for status, state := range map[int]driver.State{201: driver.StateCompleted, 403: driver.StateReleased, 500: driver.StateUnknown} {
 			t.Run(fmt.Sprint(name, ", status ", status), func(t *testing.T) {
 				t.Parallel()
-				c := newCombined(t, place{})
-				fail(c)
-				res, err := c.do("k", func(context.Context) (idem.Response, error) { return idem.Response{Status: status}, nil })
-				if err != nil || res.Response.Status != status {
-					t.Errorf("Do() = %+v, %v, want status %d", res, err, status)
-				}
-				c.wantState("k", state)
-				c.wantFree("k")
-				if n := c.faults.Calls("SettleUnlock"); n != 2 {
-					t.Errorf("SettleUnlock was called %d times, want 2", n)
-				}
+				inEachPlace(t, func(t *testing.T, p place) {
+					c := newCombined(t, p)
+					fail(c)
+					res, err := c.do("k", func(context.Context) (idem.Response, error) { return idem.Response{Status: status}, nil })
+					if err != nil || res.Response.Status != status {
+						t.Errorf("Do() = %+v, %v, want status %d", res, err, status)
+					}
+					c.wantState("k", state)
+					c.wantFree("k")
+					if n := c.faults.Calls("SettleUnlock"); n != 2 {
+						t.Errorf("SettleUnlock was called %d times, want 2", n)
+					}
+				})
 			})
 		}
 	}
@@ -396,33 +378,38 @@ func TestCombinedSettlementWithoutAnAnswer(t *testing.T) {
 func TestCombinedSettlementThatTakesLong(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Second
-	c := newCombined(t, place{locks: []redislock.Option{redislock.WithTTL(ttl)}}, idem.WithSettleTimeout(50*time.Millisecond))
-	c.faults.FailBefore("SettleUnlock", idemtest.Every, nil)
-	res, err := c.do("k", c.pay)
-	if err != nil || res.Response.Status != 201 {
-		t.Fatalf("Do() = %+v, %v, want the handler's answer", res, err)
-	}
-	for began := time.Now(); time.Since(began) < 2*ttl && !t.Failed(); time.Sleep(20 * time.Millisecond) {
-		c.wantHeld("k")
-	}
-	c.wantState("k", driver.StatePending)
-	c.faults.Heal("SettleUnlock")
-	c.eventually(telemetry.EventCompleted)
-	c.wantPaid("k")
+	inEachPlace(t, func(t *testing.T, p place) {
+		p.ttl = ttl
+		c := newCombined(t, p, idem.WithSettleTimeout(50*time.Millisecond))
+		c.faults.FailBefore("SettleUnlock", idemtest.Every, nil)
+		res, err := c.do("k", c.pay)
+		if err != nil || res.Response.Status != 201 {
+			t.Fatalf("Do() = %+v, %v, want the handler's answer", res, err)
+		}
+		for began := time.Now(); time.Since(began) < 2*ttl && !t.Failed(); time.Sleep(20 * time.Millisecond) {
+			c.wantHeld("k")
+		}
+		c.wantState("k", driver.StatePending)
+		c.faults.Heal("SettleUnlock")
+		c.eventually(telemetry.EventCompleted)
+		c.wantPaid("k")
+	})
 }
 
 // Somebody has settled the attempt first. The client gets what they decided, and the lock is given back.
 func TestCombinedSettlementThatIsSuperseded(t *testing.T) {
 	t.Parallel()
-	c := newCombined(t, place{})
-	res, err := c.do("k", func(ctx context.Context) (idem.Response, error) {
-		_, err := c.store.Settle(ctx, id("k"), driver.Settlement{Attempt: c.record("k").Attempt, ID: driver.NewNonce(), State: driver.StateCompleted,
-			Response: &driver.Response{Status: 202}, Decision: driver.Decision{By: "ada", Reason: "the bank says so"}, ResultTTL: time.Hour, KeyTTL: time.Hour})
-		kit.Fatal(t, err)
-		return idem.Response{Status: 201}, nil
+	inEachPlace(t, func(t *testing.T, p place) {
+		c := newCombined(t, p)
+		res, err := c.do("k", func(ctx context.Context) (idem.Response, error) {
+			_, err := c.store.Settle(ctx, id("k"), driver.Settlement{Attempt: c.record("k").Attempt, ID: driver.NewNonce(), State: driver.StateCompleted,
+				Response: &driver.Response{Status: 202}, Decision: driver.Decision{By: "ada", Reason: "the bank says so"}, ResultTTL: time.Hour, KeyTTL: time.Hour})
+			kit.Fatal(t, err)
+			return idem.Response{Status: 201}, nil
+		})
+		if err != nil || res.Response.Status != 202 || !res.Replayed {
+			t.Errorf("Do() = %+v, %v, want the decision", res, err)
+		}
+		c.wantFree("k")
 	})
-	if err != nil || res.Response.Status != 202 || !res.Replayed {
-		t.Errorf("Do() = %+v, %v, want the decision", res, err)
-	}
-	c.wantFree("k")
 }

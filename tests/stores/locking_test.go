@@ -100,3 +100,18 @@ func TestRoundTripsInOneRedis(t *testing.T) {
 		}
 	}
 }
+
+// With lock and record in one PostgreSQL a payment takes two statements, and a repeat one.
+func TestStatementsInOnePostgres(t *testing.T) {
+	t.Parallel()
+	c := newCombined(t, place{postgres: true})
+	for _, call := range []struct {
+		key  string
+		want int32
+	}{{"k", 2}, {"k", 1}, {"another", 2}} {
+		c.statements.Store(0)
+		if res, err := c.do(call.key, c.pay); err != nil || res.Response.Status != 201 || c.statements.Load() != call.want {
+			t.Errorf("Do(%s) = %+v, %v, with %d statements, want %d", call.key, res, err, c.statements.Load(), call.want)
+		}
+	}
+}

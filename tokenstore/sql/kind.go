@@ -43,6 +43,8 @@ type kind struct {
 	join func(ctx context.Context, j *Joined) (guard, error)
 	// joinsOthers says that joined mode takes sessions past database/sql.
 	joinsOthers bool
+	// takesLocks says that the store can take the locks of package lock/sql in its own statements.
+	takesLocks bool
 }
 
 // users are the users of a database, and their rights.

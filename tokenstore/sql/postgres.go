@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -23,14 +24,20 @@ var postgres = &kind{
 	},
 	join:        newPostgresGuard,
 	joinsOthers: true,
+	takesLocks:  true,
 }
 
 // postgresCheck refuses a session whose commits are acknowledged before they are on the disk.
 func postgresCheck(ctx context.Context, s *Store) error {
 	s.returning, s.longestResponse = true, longestValue
 	var synchronous, fsync string
-	err := s.read.QueryRowContext(ctx, "SELECT current_setting('synchronous_commit'), current_setting('fsync'), coalesce(to_regclass($1::text)::oid::bigint, 0)",
-		s.names.table("records")).Scan(&synchronous, &fsync, &s.recordsTable)
+	var now int64
+	sent := leaseclock.Now()
+	err := s.read.QueryRowContext(ctx, s.names.sql("SELECT current_setting('synchronous_commit'), current_setting('fsync'), coalesce(to_regclass($1::text)::oid::bigint, 0), {clock}"),
+		s.names.table("records")).Scan(&synchronous, &fsync, &s.recordsTable, &now)
+	if err == nil {
+		s.clock.note(now, sent)
+	}
 	switch {
 	case err != nil:
 		return err

@@ -11,11 +11,15 @@ import (
 )
 
 // Settle closes an attempt or marks it unknown. It repairs a record that is missing or older
-// than the attempt. [driver.Store] has the table. It takes two statements. [Store.Decisions]
+// than the attempt. [driver.Store] has the table. It takes two statements, and on
+// PostgreSQL one if the attempt is completed with an answer of its handler. [Store.Decisions]
 // keeps the decisions of people. The error wraps driver.ErrNewerRecord, driver.ErrCorruptRecord,
 // driver.ErrResponseInvalid or driver.ErrUnavailable.
 func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlement) (res driver.SettleResult, err error) {
 	if err := s.maySettle(&st); err != nil {
+		return res, err
+	}
+	if res, done, err := s.complete(ctx, id, &st, nobody); done || err != nil {
 		return res, err
 	}
 	err = s.change(ctx, "settle", id, func(e *rules.Entry, now time.Time) (write *rules.Entry, err error) {

@@ -26,6 +26,8 @@ type Store struct {
 	log     *slog.Logger
 
 	statements statements
+	locking    lockingStatements // if the dialect takes locks
+	clock      serverClock
 	returning  bool // INSERT has RETURNING
 	mariaDB    bool
 
@@ -95,6 +97,9 @@ func (s *Store) start(ctx context.Context) error {
 		return schema
 	}
 	s.statements = newStatements(s.names)
+	if s.dialect.takesLocks {
+		s.locking = newLockingStatements(s.names)
+	}
 	return s.dialect.check(ctx, s)
 }
 

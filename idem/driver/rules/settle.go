@@ -38,7 +38,7 @@ func settle(e *Entry, st *driver.Settlement, now time.Time, repair bool) (write 
 	write = &Entry{Record: e.Record, Response: response, Settlement: st.ID, Repaired: repair}
 	r := &write.Record
 	r.State, r.Settled, r.Decision = st.State, now, st.Decision
-	resultTTL, keyTTL := longest(r, st)
+	resultTTL, keyTTL := Longest(r, st)
 	r.ResultTTL, r.KeyTTL = 0, 0
 	switch {
 	case st.State == driver.StateUnknown:
@@ -63,9 +63,9 @@ func settle(e *Entry, st *driver.Settlement, now time.Time, repair bool) (write 
 	return write, res, nil
 }
 
-// longest returns the times to live that a settlement of the open record r keeps. Its author may
+// Longest returns the times to live that a settlement of the open record r keeps. Its author may
 // not know the route, and the record does.
-func longest(r *driver.Record, st *driver.Settlement) (resultTTL, keyTTL time.Duration) {
+func Longest(r *driver.Record, st *driver.Settlement) (resultTTL, keyTTL time.Duration) {
 	resultTTL, keyTTL = max(st.ResultTTL, r.ResultTTL), max(st.KeyTTL, r.KeyTTL)
 	if st.State != driver.StateUnknown { // which does not end
 		keyTTL = max(keyTTLOf(st.KeyTTL), keyTTL)

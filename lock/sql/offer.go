@@ -1,0 +1,79 @@
+package sqllock
+
+import (
+	"context"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leasing"
+	"github.com/idemkeeper/idemkeeper/internal/sqllocks"
+)
+
+var (
+	_ driver.OfferingLocker = (*Locker)(nil)
+	_ driver.LockOffer      = offer{}
+	_ driver.OfferedLease   = offeredLease{}
+)
+
+// LockSpace implements [driver.OfferingLocker]. A store of tokenstore/sql in PostgreSQL on the same pool and with the same tables
+// can take the locks.
+func (l *Locker) LockSpace() any {
+	return sqllocks.Space{DB: l.keeper.db, Schema: l.keeper.names.schema, Prefix: l.keeper.names.prefix}
+}
+
+// Offer implements [driver.OfferingLocker].
+func (l *Locker) Offer(ctx context.Context, req driver.LockRequest) (driver.LockOffer, error) {
+	o, err := l.leases.Offer(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	lock := o.Lock()
+	return offer{o, l.keeper, driver.OfferedLock{Owner: string(lock.Owner[:]), Nonce: req.Nonce, Note: thisProcess, TTL: time.Duration(l.keeper.ttl) * time.Microsecond},
+		l.keeper.unreplicated()}, nil
+}
+
+// offer is a lock that a store may take.
+type offer struct {
+	of     *leasing.Offer
+	keeper *keeper
+	lock   driver.OfferedLock
+	before uint64 // commits without a standby
+}
+
+// Lock implements [driver.LockOffer].
+func (o offer) Lock() driver.OfferedLock { return o.lock }
+
+// Taken implements [driver.LockOffer].
+func (o offer) Taken(f driver.Fence) (driver.OfferedLease, error) {
+	o.NotTaken(nil)
+	if o.keeper.unreplicated() != o.before {
+		return nil, o.keeper.unavailable(errUnreplicated)
+	}
+	return o.lease(o.of.Taken(f))
+}
+
+// NotTaken implements [driver.LockOffer].
+func (o offer) NotTaken(err error) {
+	o.keeper.health.Note(context.Background(), 0, time.Now(), err)
+}
+
+// Retake implements [driver.LockOffer].
+func (o offer) Retake(ctx context.Context) (driver.OfferedLease, error) {
+	return o.lease(o.of.Retake(ctx))
+}
+
+func (o offer) lease(le *leasing.Lease, err error) (driver.OfferedLease, error) {
+	if err != nil {
+		return nil, err
+	}
+	return offeredLease{le, o.lock}, nil
+}
+
+// offeredLease is a lease whose lock a store can give back.
+type offeredLease struct {
+	*leasing.Lease
+	lock driver.OfferedLock
+}
+
+// Lock implements [driver.OfferedLease].
+func (le offeredLease) Lock() driver.OfferedLock { return le.lock }
