@@ -38,6 +38,8 @@ func calls(s *Store, id driver.KeyID) map[string]func(ctx context.Context) error
 		"ListOpen":      func(ctx context.Context) error { _, err := s.ListOpen(ctx, driver.OpenQuery{}); return err },
 		"RetireDomain":  func(ctx context.Context) error { return s.RetireDomain(ctx, "dead", driver.Decision{By: "alice"}) },
 		"DomainRetired": func(ctx context.Context) error { _, err := s.DomainRetired(ctx, "dead"); return err },
+		"NoteFence":     func(ctx context.Context) error { return s.NoteFence(ctx, driver.Fence{Domain: "test", Token: 7}) },
+		"HighestFence":  func(ctx context.Context) error { _, err := s.HighestFence(ctx, "test"); return err },
 		"DeclareSealed": s.DeclareSealed,
 		"Sealed":        func(ctx context.Context) error { _, err := s.Sealed(ctx); return err },
 		"Decisions":     func(ctx context.Context) error { _, err := s.Decisions(ctx, id); return err },
@@ -49,7 +51,7 @@ func calls(s *Store, id driver.KeyID) map[string]func(ctx context.Context) error
 }
 
 // reads are the calls that write nothing.
-var reads = map[string]bool{"Get": true, "ListOpen": true, "DomainRetired": true, "Sealed": true, "Decisions": true, "Clock": true, "EachKey": true}
+var reads = map[string]bool{"Get": true, "ListOpen": true, "DomainRetired": true, "HighestFence": true, "Sealed": true, "Decisions": true, "Clock": true, "EachKey": true}
 
 func TestMissingTables(t *testing.T) {
 	t.Parallel()

@@ -43,8 +43,8 @@ var rightsOf = map[Role][]struct {
 		{"records", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		{"bindings", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		{"domains", []string{"SELECT"}},
-		{"decisions", []string{"SELECT", "INSERT"}}, // the console
-		{"notes", []string{"SELECT", "INSERT"}},     // DeclareSealed
+		{"decisions", []string{"SELECT", "INSERT"}},       // the console
+		{"notes", []string{"SELECT", "INSERT", "UPDATE"}}, // DeclareSealed, NoteFence
 		{"locks", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		{"lock_domain", []string{"SELECT", "INSERT", "UPDATE"}},
 	},
@@ -53,7 +53,7 @@ var rightsOf = map[Role][]struct {
 		{"records", []string{"SELECT", "INSERT", "UPDATE"}}, // INSERT issues tokens and repairs
 		{"domains", []string{"SELECT", "INSERT"}},           // RetireDomain
 		{"decisions", []string{"SELECT", "INSERT"}},
-		{"notes", []string{"SELECT"}},
+		{"notes", []string{"SELECT", "INSERT", "UPDATE"}}, // NoteFence
 		{"locks", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		{"lock_domain", []string{"SELECT", "INSERT", "UPDATE"}},
 	},
@@ -227,7 +227,7 @@ func postgresLacking(ctx context.Context, q querier, n names, wanted []right) ([
 // mysqlLacking prepares a statement for each right, which the server refuses without it. The tables of
 // privileges do not show those of roles.
 func mysqlLacking(ctx context.Context, q querier, n names, wanted []right) (lacking []right, err error) {
-	column := map[string]string{"schema": "version", "records": "rev", "bindings": "kind"}
+	column := map[string]string{"schema": "version", "records": "rev", "bindings": "kind", "notes": "noted"}
 	for _, r := range wanted {
 		table := n.table(r.table)
 		text := map[string]string{
