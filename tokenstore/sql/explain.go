@@ -45,7 +45,7 @@ func sqliteFile(db *sql.DB) string {
 		return ""
 	}
 	dsn := v.FieldByName("dsn")
-	if !dsn.IsValid() || dsn.Kind() != reflect.String {
+	if dsn.Kind() != reflect.String { // also without such a field
 		return ""
 	}
 	name, isURL := strings.CutPrefix(dsn.String(), "file:")

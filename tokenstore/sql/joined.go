@@ -128,11 +128,7 @@ var (
 // The error wraps idem.ErrNoExecution, idem.ErrExecutionEnded, idem.ErrNotJoined or
 // ErrOtherStore.
 func Tx(ctx context.Context) (*sql.Tx, error) {
-	joined, err := idem.JoinedTxOf(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s, err := sessionOf(joined)
+	s, err := SessionOf(ctx)
 	if err != nil {
 		return nil, err
 	}

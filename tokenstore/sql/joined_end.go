@@ -224,30 +224,19 @@ func (j *Joined) Probe(ctx context.Context, id driver.KeyID) (driver.Record, err
 
 // probe tries to take the key, waiting for other transactions, and rolls that back. A replica
 // refuses it.
-func (j *Joined) probe(ctx context.Context, id driver.KeyID) (err error) {
+func (j *Joined) probe(ctx context.Context, id driver.KeyID) error {
 	tx, err := j.begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, ignoreDone(tx.Rollback())) }()
-	res, err := tx.ExecContext(ctx, j.joined.insert, j.insertArgs(&pending{id: id, next: 1, req: driver.JoinedRequest{Nonce: driver.NewNonce()}})...)
-	if err == nil {
-		if n, err := res.RowsAffected(); err != nil || n > 0 {
-			return err
-		}
-	} else if j.dialect.Fault(err) != sqldialect.Duplicate {
+	defer tx.Rollback() //nolint:errcheck // none of it is committed in any case
+	_, err = tx.ExecContext(ctx, j.joined.insert, j.insertArgs(&pending{id: id, next: 1, req: driver.JoinedRequest{Nonce: driver.NewNonce()}})...)
+	if err != nil && j.dialect.Fault(err) != sqldialect.Duplicate {
 		return err
 	}
 	var k []byte
 	err = tx.QueryRowContext(ctx, j.joined.lock, id[:]).Scan(&k)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	return err
-}
-
-func ignoreDone(err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
 		return nil
 	}
 	return err

@@ -56,7 +56,7 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 		return fmt.Errorf("%w: its record was committed as pending", driver.ErrEscaped)
 	case errors.Is(cause, ErrInUse):
 		return cause
-	case rows && locked:
+	case locked:
 		return fmt.Errorf("%w: %w", ErrRowsOpen, cause)
 	case rows:
 		return fmt.Errorf("%w: its transaction was over, and it has left rows open", driver.ErrEscaped)

@@ -119,11 +119,8 @@ var errNoRecord = fmt.Errorf("%w: its record is not there any more", driver.ErrE
 
 // mayComplete returns the arguments of the statement that completes the record, unless that is known to fail.
 func (g *postgresGuard) mayComplete(ctx context.Context, t *joinedTx, c *completion) ([]any, error) {
-	switch status, err := g.status(ctx, t); {
-	case err != nil:
+	if _, err := g.status(ctx, t); err != nil {
 		return nil, err
-	case status == TxFailed:
-		return nil, fmt.Errorf("%w: the transaction is aborted", driver.ErrSwallowed)
 	}
 	return append(t.completeArgs(c), t.state.(*postgresState).lock == lockHeld, g.lock(t.id)), nil
 }

@@ -112,7 +112,7 @@ func (n names) statements(version int) ([]string, error) {
 	}
 	for _, e := range entries {
 		number, _, _ := strings.Cut(e.Name(), "_")
-		if i, err := strconv.Atoi(number); err != nil || i != version {
+		if i, _ := strconv.Atoi(number); i != version {
 			continue
 		}
 		text, err := fs.ReadFile(n.migrations().files, path.Join(folder, e.Name()))

@@ -202,7 +202,7 @@ func postgresLacking(ctx context.Context, q querier, n names, wanted []right) ([
 	case !errors.Is(err, sql.ErrNoRows):
 		return nil, err
 	}
-	if err := n.find(ctx, q); err != nil || n.schema == "" {
+	if err := n.find(ctx, q); err != nil {
 		return nil, err
 	}
 	rows, err := q.QueryContext(ctx, "SELECT w.i FROM (VALUES "+strings.Join(values, ", ")+") AS w (i, t, r)"+

@@ -123,9 +123,7 @@ func (c *strictConn) enter(statement string) error {
 	case c.link != nil && TxStatus(c.link.TxStatus()) == TxIdle:
 		return ErrHandlerEnded
 	case c.ended:
-		if c.failure == nil { // the handler may ignore this one
-			c.failure = ErrHandlerEnded
-		}
+		c.failure = ErrHandlerEnded // the handler may ignore this one
 		return ErrHandlerEnded
 	case c.failure != nil && !rollbackTo.MatchString(statement):
 		return fmt.Errorf("%w: %w", ErrStatementFailed, c.failure)
