@@ -63,6 +63,11 @@ func TestWrongCallsAreRefused(t *testing.T) {
 		_, err := s.Settle(ctx, idem.NewKeyID("m", "k"), st)
 		return err
 	}
+	unreachable, err := OpenStrict("pgx", "postgres://127.0.0.1:1/none")
+	must(t, err)
+	defer unreachable.Close()
+	closed := open(t, "sqlite", p.dsn)
+	must(t, closed.Close())
 	for what, tt := range map[string]struct {
 		err  error
 		want string
@@ -75,6 +80,12 @@ func TestWrongCallsAreRefused(t *testing.T) {
 		"joined with a short idle limit": {errOf(s.Joined(WithIdleLimit(time.Millisecond))), "1s or more"},
 		"joined past database/sql":       {errOf(s.JoinedOver(someConnector{})), "are for PostgreSQL"},
 		"a transaction of another kind":  {errOf(sessionOf(nil)), ErrOtherStore.Error()},
+		"rights of no role":              {errOf(Grants(ctx, p.write, dialect.PostgreSQL, RoleReader+1, "ada")), "no role"},
+		"a plan from no version":         {errOf(PlanFrom(-1, dialect.SQLite)), "want 0 to"},
+		"a pooler before a closed pool":  {errOf(BehindPooler(ctx, closed)), "closed"},
+		"strict with an unknown driver":  {errOf(OpenStrict("none", "")), "unknown driver"},
+		"strict with a wrong name":       {errOf(OpenStrict("mysql", "none")), "DSN"},
+		"strict without a server":        {unreachable.PingContext(ctx), "127.0.0.1:1"},
 	} {
 		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", what, tt.err, tt.want)

@@ -239,6 +239,21 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 	})
 }
 
+// Another transaction was in the way of a batch. That is for the next time, and no outage.
+func TestExpireThatMeetsAConflictIsNoFailure(t *testing.T) {
+	t.Parallel()
+	b := backends()[0]
+	s := b.store(t, b.migrated(t), WithExpiry(0))
+	id, a := begin(t, s, "due")
+	settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
+	pass(t, s, 2*time.Hour)
+	mustExec(t, s.db, `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$;
+		CREATE TRIGGER conflict BEFORE DELETE ON idem_records FOR EACH ROW EXECUTE FUNCTION conflict()`)
+	expire(t, s, 100, 0)
+	mustExec(t, s.db, "DROP TRIGGER conflict ON idem_records")
+	expire(t, s, 100, 1)
+}
+
 // duplicate copies a record to the first n keys.
 func duplicate(tb testing.TB, s *Store, id driver.KeyID, n int) {
 	tb.Helper()

@@ -230,6 +230,23 @@ func TestLongResponse(t *testing.T) {
 	}
 }
 
+// The pool for reading is lost, and the one for writing is not. A record that cannot be read is not missing.
+func TestRecordThatCannotBeReadIsNotMissing(t *testing.T) {
+	t.Parallel()
+	b := onSQLite
+	p := b.migrated(t)
+	s := b.store(t, p, WithExpiry(0))
+	must(t, p.read.Close())
+	for _, name := range []string{"Get", "Issue", "Begin with a token", "Settle", "Abort"} {
+		if err := calls(s, key(1))[name](t.Context()); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s() of a record that cannot be read = %v, want %v", name, err, driver.ErrUnavailable)
+		}
+	}
+	if n := get[int](t, p.write, "SELECT count(*) FROM idem_records"); n != 0 {
+		t.Errorf("%d records were made, want 0", n)
+	}
+}
+
 // A lock of the database that stays taken is an outage, and the error says which one.
 func TestLockOfAnotherTransaction(t *testing.T) {
 	t.Parallel()

@@ -19,20 +19,48 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
+// failing makes the statements of a kind fail that change records.
+func (s *service) failing(kind string) (mend func()) {
+	s.Helper()
+	fail, mending := "CREATE TRIGGER fails BEFORE "+kind+" ON idem_records FOR EACH ROW SIGNAL SQLSTATE '45000'", "DROP TRIGGER fails"
+	switch s.backend.dialect {
+	case dialect.PostgreSQL:
+		fail = `CREATE OR REPLACE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it fails'; END $$;
+			CREATE TRIGGER fails BEFORE ` + kind + ` ON idem_records FOR EACH ROW EXECUTE FUNCTION fails()`
+		mending += " ON idem_records"
+	case dialect.SQLite:
+		fail = "CREATE TRIGGER fails BEFORE " + kind + " ON idem_records BEGIN SELECT RAISE(ABORT, 'it fails'); END"
+	}
+	mustExec(s, s.pools.write, fail)
+	return func() { mustExec(s, s.pools.write, mending) }
+}
+
+// A statement that takes the key fails. That is an outage, and no other request that is in progress.
+func TestJoinedKeyThatCannotBeTakenIsUnavailable(t *testing.T) {
+	t.Parallel()
+	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}}, func(s *service) {
+		s.want(s.pay("over"), paid)
+		mustExec(s, s.pools.write, "UPDATE idem_records SET result_expires = 1, key_expires = 1, expires = 1")
+		s.runs = 0
+		for key, kind := range map[string]string{"new": "INSERT", "over": "DELETE"} {
+			mend := s.failing(kind)
+			s.want(s.pay(key), refused(503, idem.CodeUnavailable))
+			s.wantNothingOpen("after a failed " + kind)
+			mend()
+		}
+		if s.runs > 0 {
+			s.Error("the handler ran without its key")
+		}
+		s.want(s.pay("new"), paid)
+		s.want(s.pay("over"), paid)
+	})
+}
+
 // The statement that completes the record fails. Then the payment is rolled back too.
 func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
-		fail, mend := "CREATE TRIGGER fails BEFORE UPDATE ON idem_records FOR EACH ROW SIGNAL SQLSTATE '45000'", "DROP TRIGGER fails"
-		switch s.backend.dialect {
-		case dialect.PostgreSQL:
-			fail = `CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it fails'; END $$;
-				CREATE TRIGGER fails BEFORE UPDATE ON idem_records FOR EACH ROW EXECUTE FUNCTION fails()`
-			mend += " ON idem_records"
-		case dialect.SQLite:
-			fail = "CREATE TRIGGER fails BEFORE UPDATE ON idem_records BEGIN SELECT RAISE(ABORT, 'it fails'); END"
-		}
-		mustExec(s, s.pools.write, fail)
+		mend := s.failing("UPDATE")
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
 		if told := s.saw(telemetry.EventReleased); len(told) != 1 || !errors.Is(told[0], driver.ErrRolledBack) || errors.Is(told[0], driver.ErrConflict) {
 			s.Errorf("released because of %v, want %v", told, driver.ErrRolledBack)
@@ -40,7 +68,7 @@ func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
 		s.wantMisuse(nil)
 		s.wantState("k1", driver.StateNone)
 		s.wantNothingOpen("after the failure")
-		mustExec(s, s.pools.write, mend)
+		mend()
 		s.wantOnePayment("k1")
 	})
 }
@@ -198,13 +226,42 @@ func TestBrokenSessionLeavesThePool(t *testing.T) {
 	}
 }
 
+// A connection serves the next request too, whatever the handler has answered.
+func TestJoinedSessionsAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := startService(t, b, serviceParts{})
+		number := "SELECT pg_backend_pid()"
+		if b.dialect == dialect.MySQL {
+			number = "SELECT CONNECTION_ID()"
+		}
+		used := map[int]bool{}
+		for n := range 12 {
+			status := []int{201, 402, 500}[n%3]
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				var id int
+				err := errors.Join(tx.QueryRow(number).Scan(&id), s.insert(c, tx))
+				used[id] = true
+				c.String(status, "paid")
+				return err
+			}))
+			s.want(s.pay(fmt.Sprint("k", n)), answer{status: status, body: "paid"})
+		}
+		if len(used) > 2 { // another one is in use beside a transaction
+			t.Errorf("12 requests in a row had %d connections, want at most 2", len(used))
+		}
+	})
+}
+
 // CheckOwner is the gate before a call to another system. It is closed once the transaction has gone.
 func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
 		check := func(statement string, want error) {
 			s.Helper()
+			ran := false
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				ran = true
 				if _, err := idem.CheckOwner(c); err != nil {
 					s.Errorf("CheckOwner() in the transaction = %v, want <nil>", err)
 				}
@@ -214,8 +271,8 @@ func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
 				}
 				return errors.New("give up")
 			}))
-			if a := s.pay(statement); a.status < 400 {
-				s.Errorf("the answer after %s is %v, want an error", statement, a)
+			if a := s.pay(driver.NewNonce().String()); a.status < 400 || !ran {
+				s.Errorf("the answer after %s is %v, want an error of the handler", statement, a)
 			}
 		}
 		check("ROLLBACK", driver.ErrEscaped)

@@ -156,7 +156,7 @@ func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
 	t.Parallel()
 	for _, statements := range [][]string{
 		{"CREATE TABLE notes (x INT)"}, {"ANALYZE TABLE payments"}, {"BEGIN"}, {"SET autocommit = 1"},
-		{"LOCK TABLES idem_records READ"}, {"SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE", "COMMIT"}, // against its own settlement
+		{"LOCK TABLES idem_records READ"}, {"COMMIT RELEASE"}, {"SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE", "COMMIT"}, // against its own settlement
 	} {
 		for _, status := range []int{201, 402, 500} {
 			t.Run(strings.Join(statements, "; ")+" "+http.StatusText(status), func(t *testing.T) {

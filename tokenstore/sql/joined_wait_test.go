@@ -186,6 +186,8 @@ func TestJoinedIsRefusedOnAPoolOfOne(t *testing.T) {
 		if _, err := b.store(t, p).Joined(); !errors.Is(err, errSetting) || !strings.Contains(err.Error(), "SetMaxOpenConns") {
 			t.Errorf("Joined() on a pool of one = %v, want a refusal with the reason", err)
 		}
+		s := startService(t, b, serviceParts{pool: -1}) // without a limit
+		s.want(s.pay("k1"), paid)
 	})
 }
 

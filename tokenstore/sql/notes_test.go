@@ -56,6 +56,18 @@ func TestSealed(t *testing.T) {
 	})
 }
 
+// A note that cannot be made is an error, also where none was there to be raised.
+func TestFenceThatCannotBeNotedIsAnError(t *testing.T) {
+	t.Parallel()
+	b := onSQLite
+	p := b.migrated(t)
+	s := b.store(t, p, WithExpiry(0))
+	mustExec(t, p.write, "CREATE TRIGGER fails BEFORE INSERT ON idem_notes BEGIN SELECT RAISE(ABORT, 'it fails'); END")
+	if err := s.NoteFence(t.Context(), driver.Fence{Domain: "test", Token: 1}); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("NoteFence() that makes no note = %v, want %v", err, driver.ErrUnavailable)
+	}
+}
+
 func TestWithReadOnly(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -49,6 +50,18 @@ func failing(d dialect.Dialect) map[string]func(ctx context.Context, tx *sql.Tx)
 			_, err := tx.ExecContext(ctx, "DELETE FROM nowhere")
 			return err
 		},
+		"query": func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.QueryContext(ctx, "SELECT x FROM nowhere") //nolint:rowserrcheck,sqlclosecheck // it has no rows
+			return err
+		},
+		"prepare": func(ctx context.Context, tx *sql.Tx) error {
+			stmt, err := tx.PrepareContext(ctx, "DELETE FROM nowhere")
+			if err == nil { // SQLite prepares it later
+				defer stmt.Close()
+				_, err = stmt.ExecContext(ctx)
+			}
+			return err
+		},
 		"unique": func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO taken VALUES (1)")
 			return err
@@ -89,7 +102,8 @@ func failing(d dialect.Dialect) map[string]func(ctx context.Context, tx *sql.Tx)
 	return ways
 }
 
-// A handler goes on after any failure. Its payment does not commit without what has failed.
+// A handler goes on after any failure, also with what it has prepared before. Its payment does not commit without what has
+// failed, and each error tells of the first one.
 func TestStrictPaymentDoesNotCommitWithoutAStatementThatHasFailed(t *testing.T) {
 	t.Parallel()
 	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
@@ -98,11 +112,24 @@ func TestStrictPaymentDoesNotCommitWithoutAStatementThatHasFailed(t *testing.T) 
 		for name, fail := range failing(s.backend.dialect) {
 			s.events = nil
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				prepared, err := tx.PrepareContext(c.Request.Context(), "INSERT INTO payments (op, amount) VALUES ('prepared', 100)")
+				if err != nil {
+					return err
+				}
+				defer prepared.Close()
 				if err := fail(c.Request.Context(), tx); err == nil {
 					s.Errorf("%s: <nil>, want an error", name)
 				}
-				if err := s.insert(c, tx); !errors.Is(err, ErrStatementFailed) {
-					s.Errorf("%s: the payment = %v, want %v", name, err, ErrStatementFailed)
+				_, back := tx.Exec("ROLLBACK TO SAVEPOINT missing")
+				if back == nil {
+					s.Errorf("%s: back to no savepoint = <nil>, want an error", name)
+				}
+				for how, err := range map[string]error{
+					"Exec": s.insert(c, tx), "prepared Exec": errOf(prepared.Exec()), "prepared Query": errOf(prepared.Query()),
+				} {
+					if !errors.Is(err, ErrStatementFailed) || strings.Contains(err.Error(), "missing") {
+						s.Errorf("%s: the payment by %s = %v, want %v because of the first error", name, how, err, ErrStatementFailed)
+					}
 				}
 				c.String(201, "paid")
 				return nil
@@ -186,6 +213,60 @@ func TestStrictGoesOnFromASavepoint(t *testing.T) {
 			s.want(s.pay(key), paid)
 		}
 		s.wantPayments(3)
+	})
+}
+
+// Rows of a strict connection tell the same of their columns, and rows that were read to their end are closed.
+func TestStrictRowsAreThoseOfTheDriver(t *testing.T) {
+	t.Parallel()
+	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
+		const columns = "CREATE TABLE kinds (a VARCHAR(7) NOT NULL, b DECIMAL(8, 3), c BIGINT, d DOUBLE PRECISION NOT NULL)"
+		mustExec(s, s.pools.write, columns)
+		mustExec(s, s.pools.write, "INSERT INTO kinds VALUES ('x', 1.5, 2, 3)")
+		read := func(q querier) (string, error) {
+			rows, err := q.QueryContext(context.Background(), "SELECT a, b, c, d FROM kinds") //nolint:sqlclosecheck // it is read to its end
+			if err != nil {
+				return "", err
+			}
+			types, err := rows.ColumnTypes()
+			var told strings.Builder
+			for _, of := range types {
+				length, hasLength := of.Length()
+				nullable, hasNullable := of.Nullable()
+				precision, scale, hasDecimal := of.DecimalSize()
+				fmt.Fprintln(&told, of.Name(), of.DatabaseTypeName(), of.ScanType(), length, hasLength, nullable, hasNullable, precision, scale, hasDecimal)
+			}
+			for rows.Next() {
+			}
+			_, over := rows.ColumnTypes() // they are closed
+			return told.String() + fmt.Sprint(over), errors.Join(err, rows.Err())
+		}
+		plain, err := read(s.pools.read)
+		must(s, err)
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			strict, err := read(tx)
+			if strict != plain {
+				s.Errorf("the columns of a strict connection are\n%s\nand those of another\n%s", strict, plain)
+			}
+			c.String(201, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), paid)
+	})
+}
+
+// A connection that has ended in the pool is replaced before its next user meets that.
+func TestStrictConnectionThatHasEndedIsReplaced(t *testing.T) {
+	t.Parallel()
+	onMariaDB(t, strictly(t, serviceParts{}), func(s *service) {
+		id := get[int](s, s.pools.write, "SELECT CONNECTION_ID()")
+		mustExec(s, s.pools.read, fmt.Sprint("KILL ", id))
+		s.eventually("the connection has ended", func() bool {
+			return holds(s.pools.read, fmt.Sprintf("SELECT count(*) = 0 FROM information_schema.processlist WHERE id = %d", id))
+		})
+		if _, err := s.pools.write.Exec("DELETE FROM payments"); err != nil {
+			s.Errorf("a statement after the end of its connection = %v, want <nil>", err)
+		}
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -90,6 +91,68 @@ func (s *movingSession) Exec(ctx context.Context, statement string, args ...any)
 	}
 	defer other.Close(false, func() {})
 	return other.Exec(ctx, statement, args...)
+}
+
+// countedConnector notes the calls that send something.
+type countedConnector struct {
+	connector
+	sent *[]string
+}
+
+func (c countedConnector) Connect(ctx context.Context) (sqlstore.Session, error) {
+	s, err := c.connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &countedSession{s.(*session), c.sent}, nil
+}
+
+type countedSession struct {
+	*session
+	sent *[]string
+}
+
+func (s *countedSession) Begin(ctx context.Context, level sql.IsolationLevel) error {
+	*s.sent = append(*s.sent, "Begin")
+	return s.session.Begin(ctx, level)
+}
+
+func (s *countedSession) BeginRow(ctx context.Context, level sql.IsolationLevel, statement string, args []any, to ...any) error {
+	*s.sent = append(*s.sent, "BeginRow")
+	return s.session.BeginRow(ctx, level, statement, args, to...)
+}
+
+func (s *countedSession) RowCommit(ctx context.Context, statement string, args []any, to ...any) (bool, error) {
+	*s.sent = append(*s.sent, "RowCommit")
+	return s.session.RowCommit(ctx, statement, args, to...)
+}
+
+func (s *countedSession) Exec(ctx context.Context, statement string, args ...any) error {
+	*s.sent = append(*s.sent, statement)
+	return s.session.Exec(ctx, statement, args...)
+}
+
+// The middleware itself takes two round trips: one with BEGIN and one with COMMIT.
+func TestPaymentTakesTwoRoundTrips(t *testing.T) {
+	l := setup(t)
+	ctx := t.Context()
+	db := stdlib.OpenDBFromPool(l.pool)
+	defer db.Close()
+	store, err := sqlstore.New(ctx, db, dialect.PostgreSQL, sqlstore.WithExpiry(0), sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
+	must(t, err)
+	defer store.Close()
+	var sent []string
+	joined, err := store.JoinedOver(countedConnector{connector{l.pool}, &sent})
+	must(t, err)
+	begin, err := joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), driver.JoinedRequest{Route: "pay", Nonce: driver.NewNonce()})
+	if err != nil || begin.Tx == nil {
+		t.Fatalf("BeginJoined() = %+v, %v, want a transaction", begin, err)
+	}
+	a := begin.Record.Attempt
+	must(t, begin.Tx.Commit(ctx, driver.Settlement{Attempt: a, ID: a.Nonce, State: driver.StateCompleted, Response: &driver.Response{Status: 201}}))
+	if want := []string{"BeginRow", "RowCommit"}; !slices.Equal(sent, want) {
+		t.Errorf("a payment sends %q, want %q", sent, want)
+	}
 }
 
 // Only a session that has changed proves a pooler, and from then on no session keeps a lock.
