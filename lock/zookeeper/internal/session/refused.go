@@ -20,10 +20,11 @@ type sorted struct {
 	// and two or three if half of them are culprits in no order. (With 16 pieces at
 	// most, the free locks among 128 waited a third longer.)
 	pieces [][]*write
-	// last are sent after the pieces have been answered. The servers judge a write as if
-	// those in front of it in the Multi had been applied. If one of them concerns the
-	// culprit's znodes, it may be the only reason, and it may never be applied.
-	last []*write
+	// last is the culprit if it is not told, or nil. It is sent after the pieces have been
+	// answered. The servers judge a write as if those in front of it in the Multi had been
+	// applied. If one of them concerns the culprit's znodes, it may be the only reason, and it
+	// may never be applied.
+	last *write
 }
 
 // sortOut divides the writes of a refused Multi. The servers name its
@@ -35,7 +36,7 @@ func sortOut(batch []*write, culprit int, r Result) (so sorted) {
 	if certain {
 		so.told = append(so.told, refused)
 	} else {
-		so.last = append(so.last, refused)
+		so.last = refused
 	}
 	if culprit > 0 {
 		so.pieces = append(so.pieces, front)
@@ -45,8 +46,6 @@ func sortOut(batch []*write, culprit int, r Result) (so sorted) {
 		switch {
 		case certain && r.parentless() && wr.besides(refused):
 			so.told = append(so.told, wr)
-		case !certain && wr.concerns(refused):
-			so.last = append(so.last, wr)
 		default:
 			others = append(others, wr)
 		}

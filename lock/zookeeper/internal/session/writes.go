@@ -102,7 +102,7 @@ func (b *Writes) sendAll(batch []*write) {
 		wg.Go(func() { b.sendAll(piece) })
 	}
 	wg.Wait()
-	if len(so.last) > 0 {
-		b.sendAll(so.last)
+	if so.last != nil {
+		b.sendAll([]*write{so.last})
 	}
 }
