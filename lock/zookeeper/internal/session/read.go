@@ -97,8 +97,6 @@ func found(path string, data []byte, names []string, stat *zk.Stat, err error) (
 		return Node{}, nil
 	case err != nil:
 		return Node{}, fmt.Errorf("zookeeper: read %s: %w", path, notPermittedAt(path, err))
-	case stat == nil:
-		return Node{}, fmt.Errorf("zookeeper: read %s: no stat", path)
 	}
 	return Node{
 		Exists: true, Data: data, Names: names, Czxid: stat.Czxid, Session: stat.EphemeralOwner,

@@ -159,3 +159,20 @@ func TestReadTellsWhatTheServersSaid(t *testing.T) {
 		}
 	})
 }
+
+// A call whose context has ended is not begun.
+func TestCallOfAnEndedContextIsNotBegun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s := alone(t)
+		_, err := Within(ctx, s.Status, func() (struct{}, error) {
+			t.Error("the call was begun")
+			return struct{}{}, nil
+		})
+		if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			t.Errorf("Within() = %v, want %v because of %v", err, driver.ErrUnavailable, context.Canceled)
+		}
+	})
+}

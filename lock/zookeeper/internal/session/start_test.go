@@ -112,6 +112,27 @@ func TestSessionThatIsNotUsedLeavesNothing(t *testing.T) {
 	}
 }
 
+// A session may end before its first write is acknowledged, for example on a server that just joined
+// its ensemble. Another one is started at once.
+func TestSessionThatEndsWhileItStartsIsReplaced(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)[0]
+	proxy := testserver.StartZooKeeperProxy(t, server)
+	first := proxy.HoldNext(testserver.Op(testserver.OpMulti))
+	go func() {
+		<-first.Held()
+		proxy.Refuse(true) // so the client does not take its session back
+		id, passwd := proxy.Session()
+		if err := testserver.KillSession(server, id, passwd); err != nil {
+			t.Errorf("KillSession() = %v", err)
+		}
+		proxy.Refuse(false)
+		first.Release()
+		proxy.Cut()
+	}()
+	keep(t, config(t, proxy.Addr()))
+}
+
 // A client makes the znodes above its member. It may lack the right for some, if another client has
 // made them.
 func TestMemberBelowZnodesOfOthers(t *testing.T) {
