@@ -16,6 +16,23 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
 
+// A client follows the domains that others give the ensemble.
+func TestDomainIsFollowed(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	c, raw := open(t, cfg), rawConn(t, cfg.Servers)
+	for range 2 {
+		domain := uuid.New()
+		if _, err := raw.Set(c.cfg.domainPath(), []byte(domain), -1); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the new domain", func() bool { return c.Domain() == domain })
+		if got := taken(t, c, newID()).Fence().Domain; got != domain {
+			t.Errorf("fence of domain %q, want %q", got, domain)
+		}
+	}
+}
+
 // Locks under different roots do not exclude each other, so they are of
 // different domains.
 func TestDomainTellsRootsApart(t *testing.T) {

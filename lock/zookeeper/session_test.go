@@ -223,6 +223,8 @@ func TestClosedClientServesNoCall(t *testing.T) {
 			return err
 		},
 		"OpenParents": func() error { _, err := r.c.OpenParents(bounded(t)); return err },
+		"RenewDomain": func() error { _, err := r.l.RenewDomain(bounded(t), driver.Fence{}); return err },
+		"Behind":      func() error { _, err := r.l.Behind(bounded(t), driver.Fence{}); return err },
 	} {
 		if err := call(); !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%s() = %v, want %v", name, err, driver.ErrUnavailable)
