@@ -3,12 +3,13 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // begin marks the attempt of a lease, which has to succeed.
@@ -133,21 +134,32 @@ func TestMarkBegunRefusesWhatCannotBeRead(t *testing.T) {
 // A lease is not taken for lost because its lock is moved at that moment.
 func TestMarkBegunWhileTheLeaseIsChecked(t *testing.T) {
 	t.Parallel()
-	r := newMarkerRig(t, 0)
-	lease := r.take(r.l)
-	read := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.path)))
+	r, _ := still(t) // so the lock is young, and MarkBegun reads nothing
+	lease := r.take(r.c.Locker(WithDurableMarkers()))
+	// A session has so many reads under way at most. The check knows where the lock is, and has to wait.
+	begun := make(chan struct{})
+	var reading, others sync.WaitGroup
+	for range 16 {
+		reading.Add(1)
+		others.Go(func() {
+			_, _ = sessionOf(r.c).session.Reads.Look("/", func(*zk.Conn, string) (session.Node, error) {
+				reading.Done()
+				<-begun
+				return session.Node{}, nil
+			})
+		})
+	}
+	reading.Wait()
 	checked := make(chan error, 1)
 	go func() { _, err := lease.Check(bounded(t)); checked <- err }()
-	await(t, "read of the lock", read.Held())
-	begun := make(chan error, 1)
-	moved := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.path+lockChild)))
-	go func() { begun <- lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)) }()
-	await(t, "the transaction", moved.Held())
-	moved.Release()
-	read.Release()
-	if err := <-begun; err != nil {
+	if err := r.l.Ping(bounded(t)); err != nil { // time enough for the check to begin
+		t.Error(err)
+	}
+	if err := lease.MarkBegun(bounded(t), *newMarker(driver.StateUnknown)); err != nil {
 		t.Errorf("MarkBegun() = %v", err)
 	}
+	close(begun)
+	others.Wait()
 	if err := <-checked; err != nil {
 		t.Errorf("Check() = %v, want a held lease", err)
 	}

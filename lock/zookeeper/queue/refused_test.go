@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -92,6 +93,28 @@ func TestQueueWithoutARight(t *testing.T) {
 			wantQueue(t, r.direct)
 		})
 	}
+}
+
+// The lock of an element whose delete is refused is deleted when that is allowed again. It is not tried all
+// the time until then.
+func TestQueueReleaseThatIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.direct, "a")
+	d := receive(t, r.q, "a", 1)
+	path := r.element()
+	r.allow(path, zk.PermAll&^zk.PermDelete)
+	requests := r.Proxy.Count(path)
+	d.ReleaseInBackground()
+	tries := func(n int) time.Time {
+		until(t, "a try", func() bool { return requests.Seen().Requests[testserver.OpMulti] >= n })
+		return time.Now()
+	}
+	if first, second := tries(1), tries(2); second.Sub(first) < time.Second/2 {
+		t.Errorf("the second try came %v after the first one, want about a second", second.Sub(first))
+	}
+	r.allow(path, zk.PermAll)
+	ack(t, receive(t, r.direct, "a", 2))
 }
 
 // The caller leaves while a read is on its way. It does not learn whether the queue is empty, full
