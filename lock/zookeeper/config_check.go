@@ -39,11 +39,7 @@ func ParseConnectString(s string) (servers []string, chroot string, err error) {
 		hosts, chroot = hosts[:i], strings.TrimRight(hosts[i:], "/")
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
-		host = strings.TrimSpace(host)
-		if host == "" {
-			return nil, "", fmt.Errorf("zookeeper: connect string %q names an empty host", s)
-		}
-		servers = append(servers, host)
+		servers = append(servers, strings.TrimSpace(host))
 	}
 	if _, err := withPorts(servers); err != nil {
 		return nil, "", err

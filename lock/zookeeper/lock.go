@@ -72,7 +72,6 @@ func (k *lock) make(a *held.Attempt, withParent bool) (at string, czxid int64, e
 		case ok:
 			return at, czxid, nil
 		case err == nil:
-			withParent = false
 			continue
 		}
 		if gone := k.s.table.Remove(at, czxid, true); gone != nil {

@@ -52,14 +52,9 @@ func (t *Table) Fence(czxid int64) driver.Fence {
 }
 
 // Domain is the lock domain of new fences.
-func (t *Table) Domain() string {
-	if d := t.domain.Load(); d != nil {
-		return *d
-	}
-	return ""
-}
+func (t *Table) Domain() string { return *t.domain.Load() }
 
-// SetDomain changes the lock domain of new fences.
+// SetDomain changes the lock domain of new fences. A table gets one before its first lease.
 func (t *Table) SetDomain(domain string) { t.domain.Store(&domain) }
 
 // Further runs work that may have to wait. If the session is over, the work ends by itself.
