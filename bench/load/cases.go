@@ -65,6 +65,7 @@ const (
 	idemJoined        = "idemkeeper-joined"
 	idemPgx           = "idemkeeper-joined-pgx"
 	idemMariaDB       = "idemkeeper-joined-mariadb"
+	idemRows          = "idemkeeper-rows"
 	replayJoined      = "replay-joined"
 )
 
@@ -91,6 +92,7 @@ var cases = []testCase{
 	{name: ownBank, flow: ownBankFlow, keys: fresh, postgres: true},
 	{name: idemJoined, flow: joinedFlow, keys: fresh, postgres: true},
 	{name: idemPgx, flow: joinedPgxFlow, keys: fresh, postgres: true},
+	{name: idemRows, flow: rowsFlow, keys: fresh, postgres: true},
 	{name: replayOwn, flow: ownFlow, keys: repeated, postgres: true},
 	{name: replayJoined, flow: joinedFlow, keys: repeated, postgres: true},
 	{name: aloneMariaDB, flow: businessMariaDBFlow, keys: fresh, mariadb: true},

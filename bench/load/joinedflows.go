@@ -7,6 +7,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	pgxstore "github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx"
@@ -69,6 +70,30 @@ func joinedPgxFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 		}
 		return b.transfer(ctx, executePgx(tx))
 	})
+}
+
+// rowsFlow has locks and records in the database of the business. Its handler would call a bank, and then does the business
+// transaction.
+func rowsFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
+	b, err := s.postgres(ctx)
+	if err != nil {
+		return nil, err
+	}
+	store, err := b.store(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	locker, err := sqllock.New(ctx, b.db, b.dialect, sqllock.WithLogger(silent))
+	if err != nil {
+		return nil, err
+	}
+	engine, err := idem.New(locker, store, patient...)
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(engine.Close)
+	middleware, err := idemgin.New(engine, policy)
+	return append([]gin.HandlerFunc{middleware}, b.alone(s)...), err
 }
 
 // store keeps its records in the database of the business.
