@@ -71,5 +71,6 @@
 // # Reading order
 //
 // locker.go makes a locker, and internal/leasing has the life of a lease. keeper.go takes and gives back locks, in order. heart.go renews
-// them, with the statements in postgres.go and mysql.go. clean.go removes rows.
+// them, with the statements in postgres.go and mysql.go. clean.go removes rows. offer.go hands a lock to a store in the same PostgreSQL, which takes
+// it together with the record (tokenstore/sql/locking.go).
 package sqllock
