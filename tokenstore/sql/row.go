@@ -82,6 +82,10 @@ type nullable struct{ to *int64 }
 
 // Scan implements [sql.Scanner].
 func (n *nullable) Scan(v any) error {
+	if v == nil { // most are, and a NullInt64 would be an allocation for each
+		*n.to = 0
+		return nil
+	}
 	var got sql.NullInt64
 	err := got.Scan(v)
 	*n.to = got.Int64
