@@ -34,12 +34,12 @@ const (
 // runInstance is the process of an instance. It serves until it is killed. It has no resolver.
 func runInstance(name string) error {
 	gin.SetMode(gin.ReleaseMode)
-	d, driver := dialect.PostgreSQL, "pgx"
+	d, driver := dialect.PostgreSQL, driverOf(os.Getenv(envWrite))
 	switch name {
 	case "MariaDB", "MySQL":
-		d, driver = dialect.MySQL, "mysql"
+		d = dialect.MySQL
 	case "SQLite":
-		d, driver = dialect.SQLite, "sqlite"
+		d = dialect.SQLite
 	}
 	write, err := sql.Open(driver, os.Getenv(envWrite))
 	if err != nil {

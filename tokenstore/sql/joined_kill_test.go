@@ -58,7 +58,8 @@ func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 		}
 	}
 	onEach(t, run)
-	if tell { // a pooler adds nothing to the few kills of a usual run
+	if tell { // these add nothing to the few kills of a usual run
+		pipelined.run(t, run)
 		behindOwnPooler(t, func(t *testing.T, _ ownServer, b backend) { run(t, b) })
 	}
 }
@@ -83,6 +84,10 @@ func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
 	}
 	onOwnServers(t, run)
 	if tell {
+		t.Run(pipelined.name, func(t *testing.T) {
+			server := testserver.StartPostgres(t)
+			run(t, server, onPostgres(pipelined.name, asPipelined(t, server.URL())))
+		})
 		behindOwnPooler(t, run)
 	}
 }

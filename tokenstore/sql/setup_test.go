@@ -30,11 +30,11 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
+	sql.Register(pipelinedDriver{}.name(), pipelinedDriver{stdlib.GetDefaultDriver()})
 	if name := os.Getenv(envInstance); name != "" {
 		fmt.Fprintln(os.Stderr, runInstance(name))
 		os.Exit(1)
 	}
-	sql.Register(pipelinedDriver{}.name(), pipelinedDriver{stdlib.GetDefaultDriver()})
 	gin.SetMode(gin.ReleaseMode)
 	testserver.ParallelTests(6) // most of them wait for a server
 	goleak.VerifyTestMain(closing{testserver.M{M: m}})
@@ -80,16 +80,23 @@ var throughPgBouncer = backend{"PgBouncer", dialect.PostgreSQL, func(tb testing.
 
 // pipelined is PostgreSQL with connections that send statements together with BEGIN and COMMIT. Its data source name tells. A proxy
 // sees the text of each statement.
-var pipelined = backend{"PostgreSQL, pipelined", dialect.PostgreSQL, func(tb testing.TB) pools {
+var pipelined = backend{"Pipelined", dialect.PostgreSQL, func(tb testing.TB) pools {
 	tb.Helper()
-	u := parsed(tb, freshPostgres(tb).dsn)
+	dsn := asPipelined(tb, freshPostgres(tb).dsn)
+	db := open(tb, driverOf(dsn), dsn)
+	return pools{db, db, dsn}
+}}
+
+// asPipelined is a data source name of pipelined connections.
+func asPipelined(tb testing.TB, dsn string) string {
+	tb.Helper()
+	u := parsed(tb, dsn)
 	q := u.Query()
 	q.Set("application_name", pipelinedDriver{}.name())
 	q.Set("default_query_exec_mode", "exec")
 	u.RawQuery = q.Encode()
-	db := open(tb, driverOf(u.String()), u.String())
-	return pools{db, db, u.String()}
-}}
+	return u.String()
+}
 
 // pipelinedDriver is pgx with pipelined connections.
 type pipelinedDriver struct{ sqldriver.Driver }
@@ -162,7 +169,7 @@ func onOwnServers(t *testing.T, f func(t *testing.T, server ownServer, b backend
 func onPostgres(name, dsn string) backend {
 	return backend{name, dialect.PostgreSQL, func(tb testing.TB) pools {
 		tb.Helper()
-		db := open(tb, "pgx", dsn)
+		db := open(tb, driverOf(dsn), dsn)
 		return pools{db, db, dsn}
 	}}
 }
