@@ -153,6 +153,7 @@ func TestJoinedNothingStartsAfterClose(t *testing.T) {
 			_, err := b.doWith("k", "a", b.paying(201))
 			b.wantRefused(err, idem.CodeUnavailable)
 			b.wantRuns(0)
+			b.wantEvents(telemetry.EventReleased, b.saw(telemetry.EventBegun)) // who counts what is open has to see the end
 			b.ledger.onGet = nil
 			if rec, err := b.ledger.Get(t.Context(), idem.NewKeyID("m1", "k")); err != nil || rec.State != driver.StateNone {
 				t.Errorf("Get() = %v, %v, want no attempt", rec.State, err)

@@ -10,7 +10,7 @@ import (
 )
 
 // This file is the protocol of an engine from [New] whose lock and record are in one place, so that one call
-// can do for both what lockmode.go does in two. The rules are those of lockmode.go. Only the trips are shared.
+// can do for both what lockmode.go does in several. The rules are those of lockmode.go. Only the trips are shared.
 //
 //	1  admit          refuse what needs no lock and no store    (engine.go, as in every mode)
 //	2  waitForFirst   wait for a request in this process
@@ -20,6 +20,9 @@ import (
 //	6  execute        run the handler
 //	7  settle         write the outcome into the record, and release the lock in the same trip
 //	8  answer
+//
+// The store may get a call twice, or late: copies come from the client's library, from the network, or from a server that was busy. A
+// second copy does nothing more than the first one. A call has a last moment, after which the store heeds no copy of it.
 //
 // Step 3 takes nothing if the record answers the request or if the lock is held. Whatever is out of the ordinary goes
 // on from there as in lockmode.go: an attempt in doubt, a stale fence, a store that cannot do both at the moment.
@@ -68,18 +71,22 @@ func (m *combinedMode) look(ctx context.Context, r *request) (looked, error) {
 		l, err = m.begin(ctx, r, offer, req)
 		return err
 	})
+	l.tries = true // a second question would be refused
 	return l, err
 }
 
 // begin asks the store for the record, the lock and the attempt. The error is a refusal.
 func (m *combinedMode) begin(ctx context.Context, r *request, offer driver.LockOffer, req driver.BeginRequest) (looked, error) {
 	res, err := m.callBeginLocked(ctx, r, offer, req)
-	if err != nil || res.Begun { // an answer without a write says nothing of the next one
+	if err != nil || res.Begun { // a read does not tell whether the store takes writes
 		m.intake.note(r.id, err)
 	}
 	if unanswered(&res, req, err) {
+		if err == nil {
+			err = errors.New("idem: an earlier copy of the call has begun the attempt, and its lock is over")
+		}
 		m.undoOffered(ctx, r, offer, req, err)
-		return looked{}, storeRefusal(err)
+		return looked{record: res.Record}, storeRefusal(err)
 	}
 	if err != nil || !res.Begun {
 		return looked{record: res.Record, locked: res.Locked}, m.hasRead(ctx, r, &res.Record, err)
@@ -108,7 +115,7 @@ func unanswered(res *driver.LockedBegin, req driver.BeginRequest, err error) boo
 	switch {
 	case res.Begun:
 		return err != nil
-	case res.Record.State != driver.StateNone: // an earlier copy may have begun, and lost its lock since
+	case res.Record.State != driver.StateNone: // an earlier copy may have begun, and its lock may be over
 		return res.Record.State.Open() && res.Record.Attempt.Nonce == req.Nonce
 	case errors.Is(err, driver.ErrStoreLost), unreadable(err):
 		return false
@@ -159,15 +166,15 @@ func (l *held) settleUnlock(ctx context.Context, id driver.KeyID, s driver.Settl
 
 // undoOffered takes back what a call without an answer may have done, in the background. It does not know the fence. So
 // it takes the lock under the same owner, which gives it the lock that the call had taken, or shows that the call had not come.
-// Then it undoes the attempt as lockmode.go does. When no copy of the call can come any more, and its lock is over, the record alone
-// tells what the call has left. No handler ran under it.
+// Then it undoes the attempt as lockmode.go does. If the lock cannot be taken until no copy of the call can come any more and its lock is over,
+// it goes by the record alone. No handler ran under it.
 func (m *combinedMode) undoOffered(ctx context.Context, r *request, offer driver.LockOffer, req driver.BeginRequest, cause error) {
 	abandoned := func(err error) { m.observe(ctx, r, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err}) }
 	if !m.undoing.enter() {
 		abandoned(errors.Join(errTooManyUndone, cause))
 		return
 	}
-	// The request has its body, and the undo may take long.
+	// The undo may take long, and keeps no body in memory.
 	r = &request{Operation: Operation{Policy: r.Policy}, id: r.id}
 	last := time.Now().Add(m.cfg.storeTimeout + time.Second) // the store heeds no copy of the call after it
 	m.work.inBackground(func(stop context.Context) {
@@ -181,7 +188,7 @@ func (m *combinedMode) undoOffered(ctx context.Context, r *request, offer driver
 			if err == nil {
 				m.undoUnder(stop, r, lease, func(held bool) error { return m.abortOffered(stop, r, lease, held, req) })
 				lease.ReleaseInBackground()           // a second call does nothing
-				if m.comesAgain(stop, r, req, last) { // a copy of the release may come yet, so its lock ends by itself
+				if m.comesAgain(stop, r, req, last) { // its lock is left to its end, because a copy of the release may come too
 					m.undoWithoutLock(stop, r, req, abandoned)
 				}
 				return
@@ -199,7 +206,7 @@ func (m *combinedMode) undoOffered(ctx context.Context, r *request, offer driver
 }
 
 // comesAgain waits for the last moment of a call that was undone, and reports whether a copy of it has begun
-// the attempt after that. It can if another attempt has taken the place of what the undo left in the record.
+// the attempt after that. It can if another attempt has overwritten what the undo left in the record. It is false when the engine closes.
 func (m *combinedMode) comesAgain(ctx context.Context, r *request, req driver.BeginRequest, last time.Time) bool {
 	if left := time.Until(last); left <= 0 || !sleep(m.work.closing, left) {
 		return false

@@ -114,7 +114,7 @@ func (c *core) hasRead(ctx context.Context, r *request, rec *driver.Record, err 
 	return nil
 }
 
-// look is step 3 of a mode that only reads.
+// look is step 3 where it only reads.
 func (c *core) look(ctx context.Context, r *request) (l looked, err error) {
 	l.record, err = c.read(ctx, r)
 	return l, err
@@ -130,7 +130,7 @@ func (c *core) fromRecord(ctx context.Context, r *request, rec *driver.Record) (
 }
 
 // judge answers from the record alone, with a result to replay or with a refusal. If it returns
-// neither, the request needs the lock, or holds it and may go on.
+// neither, the request needs the key, or has it and may go on.
 func (r *request) judge(rec *driver.Record) (*Result, error) {
 	if rec.State == driver.StateNone {
 		if r.Policy.IssuedTokens {
@@ -200,8 +200,8 @@ func (r *request) matches(stored driver.Fingerprint) (same bool, err error) {
 	return !plain.IsZero() && key.of(plain) == stored, nil
 }
 
-// elsewhere answers a duplicate of a request that runs elsewhere, or lets it wait for that. rec is
-// from before we knew. The error is errAgain if the key looked free.
+// elsewhere answers a duplicate of a request that runs elsewhere, or lets it wait for that. rec may be
+// older than the begin of that request. The error is errAgain if the key looked free.
 func (c *core) elsewhere(ctx context.Context, r *request, rec driver.Record, wait func(context.Context, driver.KeyID) error) (*Result, error) {
 	r.open = true // until the record says otherwise
 	c.limit.leave(r)
@@ -264,7 +264,7 @@ func (c *core) callDomainRetired(ctx context.Context, domain string) (retired bo
 	return c.store.DomainRetired(call, domain)
 }
 
-// settleRate is how many bytes of a response a settlement carries in a second at least.
+// settleRate is the slowest link that a settlement allows for, in bytes a second.
 const settleRate = 256 << 10
 
 // settleCall is a call of the store that settles.

@@ -23,7 +23,8 @@ type Engine struct {
 // mode is how an engine takes a key, runs the handler and stores the outcome. The modes know the
 // core and not the engine.
 type mode interface {
-	// look is step 3. The error is a refusal, or errAgain.
+	// look is step 3. It may also do 4 and 5 in the same call. Then begun is set, and attempt goes on at step 6. The error is
+	// a refusal, or errAgain.
 	look(ctx context.Context, r *request) (looked, error)
 	// attempt takes steps 4 to 8 for a request that its record does not answer. The error errAgain
 	// starts the request over at step 2.
@@ -42,13 +43,14 @@ type mode interface {
 	ping(ctx context.Context) error
 }
 
-// looked is what step 3 has found.
+// looked is what look has found.
 type looked struct {
 	record driver.Record
 	locked bool   // another owner had the lock
 	begun  *begun // an attempt that has begun in the same trip, under lease or in tx
 	lease  *held
 	tx     driver.JoinedTx
+	tries  bool // this request is the one that may ask a store which takes no writes
 }
 
 // New returns an engine on a locker and a store. Both have to be shared with other processes, or

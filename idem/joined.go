@@ -24,13 +24,14 @@ import (
 //	     success                        commit: the record's update is the last statement
 //	     refusal to keep, such as 404   rollBackAndRecord: roll back, store the answer alone
 //	     the same after KeepWrites      commit
-//	     anything else                  rollBack: the key is free, and a retry runs
+//	     anything else                  rollBack: the key is free or in doubt as before, and a retry runs
 //	     COMMIT without an answer       probe: look what became of it
 //	     transaction ended by handler,  escaped: the outcome is unknown (joined_misuse.go)
 //	     or success without it
 //	8  answer
 //
-// Without step 4 one call of the store looks and begins.
+// Without step 4 one call of the store looks and begins. A COMMIT without an answer may have been executed, and so
+// may a rollback; a BEGIN without one is undone by the database, with its connection.
 
 // NewJoined returns an engine whose records commit together with what the handlers write. A
 // handler gets its transaction from the store, for example from sqlstore.Tx. What it writes
@@ -77,7 +78,8 @@ var (
 	ErrUndeclared = errors.New("idem: the route calls another system: set CallsOtherSystems in its policy")
 )
 
-// look has the steps 3 and 5. It only reads if the request may not or cannot begin yet.
+// look has the steps 3 and 5. It only reads if the request may not begin yet, or if step 4 comes first. A record without a transaction is
+// what answers the request, in engine.go.
 func (m *joinedMode) look(ctx context.Context, r *request) (looked, error) {
 	if r.onlyReads || r.Policy.CallsOtherSystems || m.work.closing.Err() != nil || m.limit.full(r) {
 		return m.core.look(ctx, r)
@@ -156,10 +158,11 @@ func (m *joinedMode) attempt(ctx context.Context, r *request, l looked, h Handle
 	if !m.work.startHandler() {
 		defer run.release(detached)
 		_ = m.callRollback(detached, run) // without an answer the database ends it with its connection
+		m.ended(detached, run.run, telemetry.EventReleased, run.repair.Replaced.State, errClosed)
 		return nil, refuse(CodeUnavailable, errClosed)
 	}
 	defer m.work.endHandler()
-	defer run.release(detached) // first, because Close must not call the key free before
+	defer run.release(detached) // before endHandler, because Close must not return while the key is held
 	// Step 6: run the handler.
 	m.execute(detached, run.run, transaction{run.tx}, h, func() { _, _ = m.rollBack(detached, run, errPanic) })
 	// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run
@@ -183,7 +186,7 @@ func (m *joinedMode) attempt(ctx context.Context, r *request, l looked, h Handle
 // joinedRun is a run in a transaction.
 type joinedRun struct {
 	*run
-	tx    driver.JoinedTx // nil as soon as the work in the background has it
+	tx    driver.JoinedTx // nil as soon as escapedInBackground has it
 	retry bool            // the handler may run again after a conflict
 }
 
@@ -333,7 +336,7 @@ func (m *joinedMode) probe(ctx context.Context, run *joinedRun, cause error) (*R
 	call, cancel := context.WithTimeout(ctx, m.cfg.settleTimeout)
 	defer cancel()
 	rec, err := m.callProbe(call, run.id)
-	if err != nil { // nothing is decided
+	if err != nil { // it is not known what was decided
 		m.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventSettleAbandoned, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: errors.Join(cause, err)})
 		return nil, run.refuse(CodeUnavailable, errors.Join(cause, err))
 	}
@@ -346,7 +349,7 @@ func (m *joinedMode) probe(ctx context.Context, run *joinedRun, cause error) (*R
 	case rec.Attempt == run.settlement.Attempt && rec.State == driver.StatePending:
 		return m.escaped(ctx, run, fmt.Errorf("%w: %w", driver.ErrEscaped, cause))
 	case rec.State.Open():
-		return nil, run.refuse(CodeUnavailable, fmt.Errorf("idem: another attempt is %v: %w", rec.State, cause))
+		return nil, run.refuse(CodeUnavailable, fmt.Errorf("idem: the attempt in the record is %v: %w", rec.State, cause))
 	}
 	m.ended(ctx, run.run, telemetry.EventSuperseded, rec.State, cause) // another attempt got there first
 	res, err := run.judge(&rec)
@@ -383,7 +386,7 @@ func (run *joinedRun) conflict() error {
 }
 
 // rollBackAndRecord undoes what the handler has written, and then stores its answer alone, such
-// as a refusal for lack of funds. If another attempt got there first, its record is the answer.
+// as a refusal for lack of funds. In between the key is free, and another attempt may run. If it got there first, its record is the answer.
 func (m *joinedMode) rollBackAndRecord(ctx context.Context, run *joinedRun) (*Result, error) {
 	if err := m.callRollback(ctx, run); errors.Is(err, driver.ErrEscaped) {
 		return m.escaped(ctx, run, err)

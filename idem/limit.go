@@ -13,8 +13,8 @@ import (
 )
 
 // openLimit bounds how many executions a scope has open in this process. So the keys of one
-// tenant cannot use up all locks and memory. An execution is open from before the lock call
-// until its outcome is stored, in the background too. openLimit remembers only scopes with an
+// tenant cannot use up all locks and memory. An execution is open from before the lock call, or from its
+// begin where one call does both, until its outcome is stored, in the background too. openLimit remembers only scopes with an
 // open execution.
 type openLimit struct {
 	most int // per scope; 0 is no limit

@@ -15,12 +15,15 @@ import (
 //
 //	1  admit          refuse what needs no lock and no store    (engine.go, as in every mode)
 //	2  waitForFirst   wait for a request in this process
-//	3  read           look for the record, replay it
+//	3  look           read the record, replay it                (core.go)
 //	4  lock           take the lock of the key
 //	5  begin          write the attempt into the record
 //	6  execute        run the handler
 //	7  settle         write the outcome into the record
 //	8  answer         answer, and release the lock
+//
+// Between 3 and 4 the request becomes the first one of its process, and counts among the open ones of its scope (engine.go). The error
+// errAgain starts it over at step 2.
 //
 // What follows an error is elsewhere: a Begin without an answer in abort.go, a settlement without one in
 // late.go, a route that fails open in failopen.go. Lock services that leave durable markers are in
@@ -46,8 +49,8 @@ func (m *lockMode) attempt(ctx context.Context, r *request, l looked, h Handler)
 	rec := l.record
 	// From here on the request goes to its end even if the caller leaves.
 	detached := context.WithoutCancel(ctx)
-	// Step 4: take the lock, unless the store would not take the attempt.
-	if !rec.State.Open() {
+	// Step 4: take the lock, unless the store takes no writes. An attempt in doubt is looked at all the same.
+	if !rec.State.Open() && !l.tries {
 		if err := m.intake.refuses(r.id); err != nil {
 			return m.failOpen(ctx, r, rec.State, h, refuse(CodeUnavailable, err))
 		}
@@ -59,7 +62,7 @@ func (m *lockMode) attempt(ctx context.Context, r *request, l looked, h Handler)
 	if err != nil {
 		return m.failOpen(ctx, r, rec.State, h, refuse(CodeUnavailable, err))
 	}
-	defer lease.letGo() // also after a panic of the lease; the next holder finds the attempt interrupted
+	defer lease.letGo() // also after a panic; the next holder then finds the attempt interrupted
 	if m.work.closing.Err() != nil {
 		return nil, refuse(CodeUnavailable, errClosed)
 	}
@@ -149,9 +152,8 @@ func (m *lockMode) begin(ctx context.Context, r *request, lease *held) (*begun, 
 	}
 	req := driver.BeginRequest{Kind: r.Policy.kind(), Route: r.Policy.Name, Fence: lease.Fence(), Nonce: lease.nonce,
 		Fingerprint: r.fingerprint, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL}
-	// A second round follows after an attempt in doubt. Either that attempt was settled as not
-	// applied, or the next attempt starts from it. More rounds follow only if other processes
-	// decide at the same time.
+	// If Begin meets an attempt in doubt, found settles it, or lets the next attempt start from it, and a second
+	// round follows. More of them follow only if other processes decide at the same time.
 	for range beginRounds {
 		began, err := m.callBegin(ctx, r, req)
 		switch {
@@ -164,7 +166,7 @@ func (m *lockMode) begin(ctx context.Context, r *request, lease *held) (*begun, 
 			return nil, nil, storeRefusal(err)
 		case err != nil: // the store may have applied it, or may apply it later
 			if markerOf(lease) != nil {
-				mark(lease, &rec) // as we saw it under the lock; the Abort may hide what was decided
+				mark(lease, &rec) // now, because after the Abort the record may not show any more what we saw
 			}
 			m.undo(ctx, r, lease, req, err)
 			return nil, nil, storeRefusal(err)
@@ -238,7 +240,7 @@ func (m *lockMode) finish(ctx context.Context, run *lockRun, o outcome, resp *dr
 		settled, told, err = m.settle(ctx, run)
 		return err
 	})
-	run.lease.handedOver = true
+	run.lease.handedOver = true // each branch below gives the lock back, or leaves it to the background
 	switch {
 	case err != nil && !told:
 		return nil, withCause(run.refuse(CodeOwnershipLost, err), cause)
@@ -253,8 +255,8 @@ func (m *lockMode) finish(ctx context.Context, run *lockRun, o outcome, resp *dr
 // settle is step 7. It settles the attempt in the store and retries for the settle time-out.
 // After an error it goes on in the background, with the lock held and duplicates in this
 // process refused, until the store has answered or the engine gives up. If a retry cannot help,
-// it gives up at once. After an error, told says that the lease was not lost, so the client
-// gets its own outcome all the same.
+// it gives up at once. After an error, told says that the client gets its own outcome all the same,
+// because the lease still held.
 func (m *lockMode) settle(ctx context.Context, run *lockRun) (res driver.SettleResult, told bool, err error) {
 	giveUp := time.Now().Add(m.cfg.settleTimeout)
 	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
@@ -346,8 +348,8 @@ func (m *lockMode) superseded(ctx context.Context, run *lockRun, told bool, rec 
 }
 
 // inDoubt asks the resolver about our attempt, if that just ended in doubt. It takes the lock
-// anew first. Requests of the attempt without an answer carry its fence, so only a later fence
-// can shut them out.
+// anew first. A late call of the attempt carries its fence, so only a later fence
+// can shut it out.
 func (m *lockMode) inDoubt(ctx context.Context, run *lockRun, cause error) (*Result, error) {
 	if run.lost() {
 		run.lease.ReleaseInBackground()

@@ -75,7 +75,8 @@ type LockOffer interface {
 	// wraps ErrUnavailable, and the caller goes on with Retake.
 	Taken(f Fence) (OfferedLease, error)
 
-	// NotTaken says that the store has not taken the lock, or could not be asked because of err.
+	// NotTaken says that no lease comes of the offer. err is nil, or says why the store could not be asked or did not answer. Retake may follow
+	// then.
 	NotTaken(err error)
 
 	// Retake takes the lock by its owner after a BeginLocked without an answer, in one round trip. If the store had taken it,

@@ -41,6 +41,29 @@ func TestCombinedWithoutMemory(t *testing.T) {
 	}
 }
 
+// looking is a store whose combined calls only read, as while it does not know the time.
+type looking struct{ driver.LockingStore }
+
+func (l looking) BeginLocked(ctx context.Context, id driver.KeyID, _ driver.BeginRequest, _ driver.OfferedLock) (res driver.LockedBegin, err error) {
+	res.Record, err = l.Get(ctx, id)
+	return res, err
+}
+
+// After a store has refused writes, one request at a time tries again, also if its combined call only reads.
+func TestCombinedTriesAgainAfterARefusal(t *testing.T) {
+	t.Parallel()
+	c := newCombined(t, place{})
+	store := idemtest.NewFaultyStore(looking{c.store})
+	engine, err := idem.New(c.locks, store)
+	kit.Fatal(t, err)
+	t.Cleanup(func() { _ = engine.Close(context.Background()) })
+	store.FailBefore("Begin", 1, fmt.Errorf("full: %w: %w", driver.ErrUnavailable, driver.ErrNoWrites))
+	if _, err := c.doAt(engine, "k", c.pay); codeOf(err) != "refused unavailable" {
+		t.Errorf("Do() = %v, want it unavailable", err)
+	}
+	kit.Eventually(t, "a payment", func() error { _, err := c.doAt(engine, "k", c.pay); return err })
+}
+
 // A server that hangs keeps no request for longer than the time-outs, and the attempts that come late are undone.
 func TestCombinedOnAServerThatHangs(t *testing.T) {
 	t.Parallel()
