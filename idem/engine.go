@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/guarantee"
 )
 
 // Engine runs operations at most once per key. It is safe for concurrent use.
@@ -39,6 +40,8 @@ type mode interface {
 	transactional() bool
 	// inspector is what operators ask about locks, or nil.
 	inspector() driver.LockInspector
+	// setup is what the guarantee of a route follows from, without its policy.
+	setup() guarantee.Setup
 	// ping returns nil if the mode would take a key, as far as the store does not say so.
 	ping(ctx context.Context) error
 }
@@ -228,6 +231,9 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 	}
 	var err error
 	if op.Policy, err = op.Policy.complete(); err != nil {
+		return nil, refuse(CodeInternal, err)
+	}
+	if err := e.fits(op.Policy); err != nil {
 		return nil, refuse(CodeInternal, err)
 	}
 	if err := op.Policy.KeyFormat.admit(op.Key); err != nil {

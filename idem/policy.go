@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/guarantee"
 )
 
 // Defaults of a [Policy].
@@ -120,7 +121,12 @@ type Policy struct {
 	// The default is 16 MiB. It is never less than MaxResponseBody.
 	MaxResponseHeld int64
 
-	unnamed bool // Name comes from ForRoute
+	// Require is what the route needs, such as [guarantee.ExactlyOnceInTransaction]. Where lock, store and policy give less, adapters
+	// refuse the wiring with what is missing and what would supply it. The default is nothing.
+	Require guarantee.Need
+
+	unnamed bool    // Name comes from ForRoute
+	fits    *Engine // gives what Require wants
 }
 
 // ForRoute is for adapters. If the policy has no Name, it gets the route as its Name, cut off

@@ -116,7 +116,7 @@ func New(e *idem.Engine, policy idem.Policy, cfg ...Config) (*Route, error) {
 	if c.Scope != nil {
 		policy.Scope = func(ctx context.Context) (string, error) { return c.Scope(ctx.Value(requestKey{}).(*http.Request)) }
 	}
-	if policy, err = policy.WithDefaults(); err != nil {
+	if policy, err = e.Fit(policy); err != nil {
 		return nil, err
 	}
 	rt := &Route{engine: e, policy: policy, cfg: c}

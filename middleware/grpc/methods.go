@@ -82,6 +82,19 @@ func (o *options) validateMethods() (err error) {
 	return nil
 }
 
+// fit refuses policies that require more than the engine gives.
+func (o *options) fit(e *idem.Engine) (err error) {
+	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
+		if o.policies[name], err = e.Fit(o.policies[name]); err != nil {
+			return fmt.Errorf("method %q: %w", name, err)
+		}
+	}
+	if o.fallback != nil {
+		*o.fallback, err = e.Fit(*o.fallback)
+	}
+	return err
+}
+
 // validPolicy checks whether a method can have its policy, and completes the policy.
 func (o *options) validPolicy(name string) (idem.Policy, error) {
 	p, m := o.policies[name], o.method(name)

@@ -55,6 +55,9 @@ func New(e *idem.Engine, policies []idem.Policy, cfg ...Config) (*Interceptors, 
 		err = errors.New("no engine")
 	}
 	if err == nil {
+		err = x.options.fit(e)
+	}
+	if err == nil {
 		x.replay, err = adapter.NewNames(replayed, x.options.Replay, isReplayable)
 	}
 	if err != nil {

@@ -26,6 +26,7 @@ var layers = [][]string{
 	{"internal/redisserver"},
 	{"internal/redisscript", "internal/redispipe"},
 	{"idem/internal"},
+	{"idem/guarantee"},
 	{"idem/driver"},
 	{"idem/driver/rules", "idem/telemetry", "internal/leasing"},
 	{"idem"},

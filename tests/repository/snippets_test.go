@@ -23,7 +23,7 @@ import (
 var snippetImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "json": "encoding/json", "http": "net/http", "log": "log", "slog": "log/slog",
 	"os": "os", "sql": "database/sql", "time": "time",
-	"idem": module + "/idem", "driver": module + "/idem/driver", "telemetry": module + "/idem/telemetry", "zookeeper": module + "/lock/zookeeper", "recipes": module + "/lock/zookeeper/recipes",
+	"idem": module + "/idem", "driver": module + "/idem/driver", "telemetry": module + "/idem/telemetry", "guarantee": module + "/idem/guarantee", "zookeeper": module + "/lock/zookeeper", "recipes": module + "/lock/zookeeper/recipes",
 	"queue": module + "/lock/zookeeper/queue", "redislock": module + "/lock/redis", "sqllock": module + "/lock/sql", "redisstore": module + "/tokenstore/redis",
 	"memorylock": module + "/lock/memory", "memorystore": module + "/tokenstore/memory", "sealed": module + "/tokenstore/sealed",
 	"sweeper": module + "/sweeper", "observe": module + "/observe",

@@ -1,0 +1,97 @@
+package guarantee
+
+// Setup is what a guarantee follows from.
+type Setup struct {
+	Route string
+	// Joined says that the record commits in the transaction of the handler. Lock and Store are not used then.
+	Joined      bool
+	Lock, Store Part
+
+	// Of the policy.
+	RunsAgain   bool // in doubt the handler runs again
+	Resolves    bool // in doubt a resolver is asked
+	FailsOpen   bool // it runs without protection while lock or store is away
+	CallsOthers bool // in joined mode the downstream key is fixed before the transaction
+}
+
+// Of works a guarantee out.
+func Of(s Setup) Guarantee {
+	g := Guarantee{Route: s.Route, missing: map[Effect]map[Hazards]string{}}
+	for e := range effects {
+		g.missing[e] = map[Hazards]string{}
+	}
+	if s.Joined {
+		g.joined(s)
+	} else {
+		g.locked(s)
+	}
+	return g
+}
+
+func (g *Guarantee) joined(s Setup) {
+	g.Setup = s.Store.Name + ", joined to the transaction"
+	// Record and effect are kept or lost together.
+	g.Effects[InTransaction] = Promise{Once: All}
+	const again = "a rollback does not undo it, and a repeat runs again: write it in the transaction, or use an engine with a lock"
+	for _, e := range []Effect{Fenced, Elsewhere} {
+		g.Effects[e] = Promise{Once: Repeat | Outage}
+		g.lacks(e, All&^(Repeat|Outage), again)
+	}
+	if s.CallsOthers {
+		g.Effects[Keyed] = Promise{Once: All}
+	} else {
+		g.lacks(Keyed, All, "set CallsOtherSystems in its policy, which fixes the downstream key before the transaction")
+	}
+}
+
+func (g *Guarantee) locked(s Setup) {
+	g.Setup = s.Lock.Name + ", " + s.Store.Name
+	g.lacks(InTransaction, All, "it has no transaction: use joined mode (idem.NewJoined)")
+	both := s.Lock.Keeps & (s.Store.Keeps | s.Lock.Remembers)
+	doubt := both & (Crash | Pause)
+	if s.Resolves || s.RunsAgain {
+		doubt = 0
+	}
+	for _, e := range []Effect{Fenced, Elsewhere} {
+		once := both & possible[e]
+		for i := range hazardNames {
+			h := Hazards(1 << i)
+			switch {
+			case possible[e]&h == 0:
+				g.lacks(e, h, "nothing but the resource can refuse a process that goes on: let it check the fence")
+			case s.Lock.Keeps&h == 0:
+				g.lacks(e, h, advice(&s.Lock, h))
+			case both&h == 0:
+				g.lacks(e, h, advice(&s.Store, h))
+			}
+		}
+		if s.RunsAgain {
+			once &= Repeat | Outage
+			g.lacks(e, All&^(Repeat|Outage), "the policy runs again in doubt: use AskResolver or LeaveUnknown")
+		}
+		if s.FailsOpen {
+			once &^= Repeat | Outage
+			g.lacks(e, Repeat|Outage, "the policy fails open while lock or store is away")
+		}
+		g.Effects[e] = Promise{Once: once, Doubt: doubt & once}
+	}
+	g.Effects[Keyed] = Promise{Once: All, Doubt: doubt}
+}
+
+// lacks notes what would supply hazards.
+func (g *Guarantee) lacks(e Effect, h Hazards, supplied string) {
+	for i := range hazardNames {
+		if one := Hazards(1 << i); h&one != 0 {
+			g.missing[e][one] = supplied
+		}
+	}
+}
+
+func advice(p *Part, h Hazards) string {
+	for at, text := range p.Supplies {
+		if at&h != 0 {
+			return text
+		}
+	}
+	return p.Name + " does not give it"
+}

@@ -1,0 +1,22 @@
+package redisstore
+
+import (
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/guarantee"
+)
+
+var _ driver.Assured = (*Store)(nil)
+
+// Assurance implements [driver.Assured]. A jump of the server's clock is refused as store-lost if it can be noticed, and so is the loss of all
+// records with a witness. The latest writes may be lost in a fail-over, also with replicas that have acknowledged them.
+func (s *Store) Assurance() guarantee.Part {
+	p := guarantee.Part{Name: "records in Redis", Keeps: guarantee.Repeat | guarantee.Outage | guarantee.Crash | guarantee.Pause | guarantee.ClockStep,
+		Supplies: map[guarantee.Hazards]string{
+			guarantee.FailOver: "turn durable markers on (zookeeper.WithDurableMarkers), or keep the records in SQL with synchronous replication",
+			guarantee.Loss:     "give the store a witness (redisstore.WithWitness), or turn durable markers on (zookeeper.WithDurableMarkers)",
+		}}
+	if s.loss.Witness != nil {
+		p.Name, p.Keeps = "records in Redis with a witness", p.Keeps|guarantee.Loss
+	}
+	return p
+}
