@@ -49,7 +49,7 @@ type mode interface {
 // looked is what look has found.
 type looked struct {
 	record driver.Record
-	locked bool   // another owner had the lock
+	locked bool   // another owner had the lock; the record may be none then, although there is one
 	begun  *begun // an attempt that has begun in the same trip, under lease or in tx
 	lease  *held
 	tx     driver.JoinedTx
@@ -189,9 +189,11 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 			return e.mode.unread(ctx, r, l.record, h, err)
 		}
 		if l.begun == nil {
-			if res, err := e.fromRecord(ctx, r, &l.record); res != nil || err != nil {
-				e.endFirst(r, res)
-				return res, err
+			if !l.locked || l.record.State != driver.StateNone { // otherwise attempt looks what its owner has begun with
+				if res, err := e.fromRecord(ctx, r, &l.record); res != nil || err != nil {
+					e.endFirst(r, res)
+					return res, err
+				}
 			}
 			// We have seen an attempt run. It is over only if the record says so.
 			r.open = l.record.State.Open() || r.open && l.record.State != driver.StateReleased

@@ -396,6 +396,10 @@ func TestJoinedTokenIsUsedOnce(t *testing.T) {
 	}
 	b.wantRefusal(string(token.Value), "100", idem.CodeUnavailable)
 	b.wantState(string(token.Value), driver.StateIssued)
+	b.ledger.onBegin = func() (bool, driver.JoinedBegin, error) { return true, driver.JoinedBegin{Held: true}, nil }
+	b.wantRefusal(string(token.Value), "100", idem.CodeInProgress) // it runs at another instance
+	b.wantRefusal("made up", "100", idem.CodeTokenUnknown)
+	b.ledger.onBegin = nil
 	b.wantPayment(string(token.Value), "100", 3, false)
 	b.wantPayment(string(token.Value), "100", 3, true)
 	b.wantLines("payment 3")

@@ -84,7 +84,7 @@ type JoinedRequest struct {
 type JoinedBegin struct {
 	// Tx is the open transaction, or nil if the attempt did not start.
 	Tx JoinedTx
-	// Held says that the attempt did not start because another transaction holds the key.
+	// Held says that the attempt did not start because another transaction holds the key. There is no Record then.
 	Held bool
 	// Record is the record of the new attempt as the transaction sees it, or the committed
 	// record that did not let it start.
