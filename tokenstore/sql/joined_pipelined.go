@@ -12,6 +12,7 @@ import (
 type pipelinedSession struct {
 	*sqlSession
 	pipelines sqlpipeline.Conn
+	hidden    bool // a wrapper has hidden the context of BEGIN, so the connection does not know of the transaction
 }
 
 // databaseSQL returns the session of database/sql, or nil if it is another one.
@@ -30,15 +31,21 @@ var _ PipelinedSession = (*pipelinedSession)(nil)
 func (s *pipelinedSession) BeginRow(ctx context.Context, level sql.IsolationLevel, statement string, args []any, to ...any) error {
 	st := &sqlpipeline.Statement{Text: statement, Args: args, To: to}
 	err := s.Begin(sqlpipeline.WithBegin(ctx, st), level)
-	if err != nil || st.Sent {
+	if s.hidden = !st.Sent; err != nil || st.Sent {
 		return err
 	}
-	return s.QueryRow(ctx, statement, args, to...) // a wrapper has hidden the context
+	return s.QueryRow(ctx, statement, args, to...)
 }
 
 // RowCommit may be overtaken by a goroutine of the handler that commits. Then the statement goes with that COMMIT, or the
 // server refuses that COMMIT because the record is not completed.
 func (s *pipelinedSession) RowCommit(ctx context.Context, statement string, args []any, to ...any) (skipped bool, err error) {
+	if s.hidden {
+		if err := s.QueryRow(ctx, statement, args, to...); err != nil {
+			return true, err
+		}
+		return false, s.Commit(ctx)
+	}
 	st := &sqlpipeline.Statement{Text: statement, Args: args, To: to}
 	err = s.within(ctx, func() error {
 		if err := s.commitWith(st); err != nil {

@@ -110,7 +110,7 @@ func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 		return s, nil
 	}
 	c.pipelined.Store(true)
-	return &pipelinedSession{s, pipelines}, nil
+	return &pipelinedSession{sqlSession: s, pipelines: pipelines}, nil
 }
 
 // sqlSession is a connection of database/sql.

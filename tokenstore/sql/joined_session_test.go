@@ -7,6 +7,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 // waitingConn is a connection whose Commit waits until the context of its transaction ends, as
@@ -81,4 +83,44 @@ func TestCommitPastItsTimeIsCancelled(t *testing.T) {
 			<-closed
 		})
 	}
+}
+
+// forgetful is a wrapper that begins transactions with a context of its own.
+type forgetful struct{ sqldriver.Connector }
+
+func (f forgetful) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	conn, err := f.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return forgetfulConn{conn.(contextConn)}, nil
+}
+
+type forgetfulConn struct{ contextConn }
+
+func (c forgetfulConn) Raw() sqldriver.Conn { return c.contextConn }
+
+func (c forgetfulConn) CheckNamedValue(v *sqldriver.NamedValue) error {
+	return c.contextConn.(sqldriver.NamedValueChecker).CheckNamedValue(v)
+}
+
+func (c forgetfulConn) BeginTx(_ context.Context, opts sqldriver.TxOptions) (sqldriver.Tx, error) {
+	return c.contextConn.BeginTx(context.Background(), opts)
+}
+
+// Behind a wrapper that hands no contexts on, the statements go by themselves.
+func TestJoinedPipelineBehindAWrapperThatHidesTheContext(t *testing.T) {
+	t.Parallel()
+	s := startService(t, pipelined, serviceParts{rewrite: func(p *pools) {
+		c, err := pipelinedDriver{}.OpenConnector(p.dsn)
+		must(t, err)
+		p.write = sql.OpenDB(forgetful{c})
+		t.Cleanup(func() { _ = p.write.Close() })
+	}})
+	s.want(s.pay("k1"), paid)
+	s.want(s.pay("k1"), paidBefore)
+	s.with(s.sending(201, "pay", "DELETE FROM idem_records WHERE state = 2"))
+	s.want(s.pay("k2"), refused(409, idem.CodeOutcomeUnknown))
+	s.wantPayments(1)
+	s.wantNothingOpen("after the payments")
 }
