@@ -35,7 +35,7 @@ import (
 //	Probe         after a COMMIT without an answer: try to take the key, and roll that back
 //
 // With package pgxstore, BEGIN and the statement that takes the key share a round trip, and that statement also looks at the
-// record, unless no transaction is free. The statement that completes the record and COMMIT share one too. The server skips
+// record, unless no transaction is free or it is SERIALIZABLE. The statement that completes the record and COMMIT share one too. The server skips
 // COMMIT if the record is not there.
 //
 // The unique key decides between two attempts. Everything else that tells of a running attempt is

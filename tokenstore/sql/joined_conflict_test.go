@@ -127,3 +127,22 @@ func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
 		})
 	}
 }
+
+// Payments under different keys have nothing in common but a page of an index. A look at the record before its INSERT would
+// make each of them depend on those that begin beside it.
+func TestJoinedSerializablePaymentsWithDifferentKeysDoNotConflict(t *testing.T) {
+	t.Parallel()
+	for _, b := range []backend{backends()[0], pipelined} {
+		b.run(t, func(t *testing.T, b backend) {
+			s := startService(t, b, serviceParts{joined: []JoinedOption{WithIsolation(sql.LevelSerializable)}})
+			first, second := s.started("k1"), s.started("k2")
+			s.want(s.pay("k3"), paid)
+			s.want(first(), paid)
+			s.want(second(), paid)
+			for _, key := range []string{"k1", "k2", "k3"} {
+				s.want(s.pay(key), paidBefore)
+			}
+			s.wantNothingOpen("after the repeats")
+		})
+	}
+}
