@@ -35,7 +35,8 @@ func (s *Store) LockSpace() any {
 // lockingStatements are the statements of this file, made once.
 type lockingStatements struct {
 	first, next beginLocked
-	settle      string // completes an attempt, and gives the lock back
+	settle      string // completes an attempt
+	settleFree  string // settle, and gives the lock of an owner back
 	ours, free  string // whether an owner has the lock; gives it back
 }
 
@@ -116,12 +117,14 @@ func newLockingStatements(n names) (st lockingStatements) {
 		" AND (u.domain <> convert_to(l.domain, 'UTF8') OR u.fence >= 0 AND u.fence < l.fence) RETURNING " + started + answer)
 
 	rest := strings.Replace(", r."+strings.Join(columns, ", r."), ", r.response", ", NULL::bytea AS response", 1)
-	st.settle = text("WITH done AS (UPDATE {records} AS r SET rev = $3::bigint, state = 3, settlement = $4::bytea, response = $5::bytea, settled = {clock}, " +
-		"result_expires = {clock} + greatest($6::bigint, r.result_ttl), expires = {clock} + greatest($6::bigint, r.result_ttl), " +
-		"key_expires = {clock} + greatest($7::bigint, r.key_ttl, $6::bigint, r.result_ttl), result_ttl = 0, key_ttl = 0, previous = NULL, open_since = NULL " +
-		"WHERE r.k = $1::bytea AND r.form = 1 AND r.state = 2 AND r.attempt = $8::bigint AND r.domain = $9::bytea AND r.fence = $10::bigint AND r.nonce = $11::bytea " +
-		"RETURNING {clock} AS now, " + n.dialect.Durably("r.rev") + " AS rev, true AS answered" + rest + "), " +
-		"freed AS (UPDATE {locks} SET owner = NULL, expires = {clock} WHERE k = $1::bytea AND owner = $2::bytea AND EXISTS (SELECT FROM done)) SELECT * FROM done")
+	settle := "UPDATE {records} AS r SET rev = $2::bigint, state = 3, settlement = $3::bytea, response = $4::bytea, settled = {clock}, " +
+		"result_expires = {clock} + greatest($5::bigint, r.result_ttl), expires = {clock} + greatest($5::bigint, r.result_ttl), " +
+		"key_expires = {clock} + greatest($6::bigint, r.key_ttl, $5::bigint, r.result_ttl), result_ttl = 0, key_ttl = 0, previous = NULL, open_since = NULL " +
+		"WHERE r.k = $1::bytea AND r.form = 1 AND r.state = 2 AND r.attempt = $7::bigint AND r.domain = $8::bytea AND r.fence = $9::bigint AND r.nonce = $10::bytea " +
+		"RETURNING {clock} AS now, " + n.dialect.Durably("r.rev") + " AS rev, true AS answered" + rest
+	st.settle = text(settle)
+	st.settleFree = text("WITH done AS (" + settle + "), " +
+		"freed AS (UPDATE {locks} SET owner = NULL, expires = {clock} WHERE k = $1::bytea AND owner = $11::bytea AND EXISTS (SELECT FROM done)) SELECT * FROM done")
 	st.ours = text("SELECT EXISTS (SELECT FROM {locks} WHERE k = $1::bytea AND owner = $2::bytea AND expires > {clock})")
 	st.free = text("UPDATE {locks} SET owner = NULL, expires = {clock} WHERE k = $1::bytea AND owner = $2::bytea")
 	return st
@@ -135,9 +138,6 @@ func postgresType(column string) string {
 	}
 	return "bigint"
 }
-
-// nobody is the owner of no lock.
-var nobody = []byte{}
 
 // serverClock estimates the time of the database, from the start of the store on. It is safe for concurrent use.
 type serverClock struct{ seen atomic.Pointer[clockReading] }
@@ -306,7 +306,8 @@ func (s *Store) SettleUnlock(ctx context.Context, id driver.KeyID, st driver.Set
 }
 
 // complete settles an attempt that completes with an answer of its handler, in one statement on PostgreSQL, and gives back the lock of an
-// owner, who may be nobody. It returns done false if it has changed nothing, and Settle decides.
+// owner. A nil owner has none, and then the tables of locks are not touched, because a store has no rights on them if its locks
+// are elsewhere. It returns done false if it has changed nothing, and Settle decides.
 func (s *Store) complete(ctx context.Context, id driver.KeyID, st *driver.Settlement, owner []byte) (res driver.SettleResult, done bool, err error) {
 	if !s.dialect.takesLocks || st.State != driver.StateCompleted || st.Decision != (driver.Decision{}) {
 		return res, false, nil
@@ -320,8 +321,12 @@ func (s *Store) complete(ctx context.Context, id driver.KeyID, st *driver.Settle
 	}
 	resultTTL, keyTTL := rules.Longest(&driver.Record{}, st)
 	var f found
-	err = s.db.QueryRowContext(ctx, s.locking.settle, id[:], owner, newRev(), st.ID[:], response, wholeMicros(resultTTL), wholeMicros(keyTTL),
-		int64(st.Attempt.Number), text(st.Attempt.Fence.Domain), int64(st.Attempt.Fence.Token), st.Attempt.Nonce[:]).Scan(f.targets()...)
+	statement, args := s.locking.settle, []any{id[:], newRev(), st.ID[:], response, wholeMicros(resultTTL), wholeMicros(keyTTL),
+		int64(st.Attempt.Number), text(st.Attempt.Fence.Domain), int64(st.Attempt.Fence.Token), st.Attempt.Nonce[:]}
+	if owner != nil {
+		statement, args = s.locking.settleFree, append(args, owner)
+	}
+	err = s.db.QueryRowContext(ctx, statement, args...).Scan(f.targets()...)
 	switch fault := s.dialect.Fault(err); {
 	case errors.Is(err, sql.ErrNoRows), fault == sqldialect.Conflict, fault == sqldialect.TooBig:
 		return res, false, nil

@@ -170,6 +170,30 @@ func TestJoinChecksTheRightsOfAService(t *testing.T) {
 	})
 }
 
+// A service whose locks are elsewhere has no rights on the tables of locks, and stores every outcome.
+func TestStoreNeedsNoRightsOnLocks(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		name, db := newUser(t, b, p)
+		grant(t, b, p, RoleService, name)
+		for _, of := range []string{"locks", "lock_domain"} {
+			mustExec(t, p.write, "REVOKE ALL ON "+(names{dialect: b.kind(), prefix: "idem_"}).table(of)+" FROM "+name)
+		}
+		s := b.store(t, pools{write: db, read: db})
+		for by, state := range map[string]driver.State{"": driver.StateCompleted, "alice": driver.StateCompleted, "nobody": driver.StateReleased} {
+			id, a := begin(t, s, by)
+			st := settlementOf(a, by)
+			if st.State = state; by != "alice" {
+				st.Decision = driver.Decision{}
+			}
+			if err := callSettle(t.Context(), s, id, st); err != nil {
+				t.Errorf("Settle() as %v = %v, want <nil>", state, err)
+			}
+		}
+	})
+}
+
 // Rights on columns are as good as one on their table, and rights of groups as one's own.
 func TestRightsOfOtherKindsCount(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlemen
 	if err := s.maySettle(&st); err != nil {
 		return res, err
 	}
-	if res, done, err := s.complete(ctx, id, &st, nobody); done || err != nil {
+	if res, done, err := s.complete(ctx, id, &st, nil); done || err != nil {
 		return res, err
 	}
 	err = s.change(ctx, "settle", id, func(e *rules.Entry, now time.Time) (write *rules.Entry, err error) {
