@@ -1,6 +1,7 @@
 package sqllock
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -29,14 +30,18 @@ func TestLocker(t *testing.T) {
 func TestLockingStore(t *testing.T) {
 	t.Parallel()
 	onThose(t, func(b *backend) bool { return b.dialect == dialect.PostgreSQL }, func(t *testing.T, s *site) {
-		idemtest.RunLockingStore(t, func(tb testing.TB) (driver.OfferingLocker, driver.LockingStore) {
-			db := open(tb, s.driver(), s.dsn)
-			store, err := sqlstore.New(tb.Context(), db, s.dialect, sqlstore.WithExpiry(0))
-			if err != nil {
-				tb.Fatal(err)
-			}
-			tb.Cleanup(func() { _ = store.Close() })
-			return s.lockerOn(tb, db), store
-		})
+		idemtest.RunLockingStore(t, func(tb testing.TB) (driver.OfferingLocker, driver.LockingStore) { return s.withStore(tb) })
 	})
+}
+
+// withStore returns a locker, and a store on the same pool.
+func (s *site) withStore(tb testing.TB, opts ...Option) (*Locker, *sqlstore.Store) {
+	tb.Helper()
+	db := open(tb, s.driver(), s.dsn)
+	store, err := sqlstore.New(tb.Context(), db, s.dialect, sqlstore.WithExpiry(0), sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = store.Close() })
+	return s.lockerOn(tb, db, opts...), store
 }

@@ -38,6 +38,7 @@ type lockingStatements struct {
 	settle      string // completes an attempt
 	settleFree  string // settle, and gives the lock of an owner back
 	ours, free  string // whether an owner has the lock; gives it back
+	shorten     string // ends a lock that would stay longer than its time to live
 }
 
 // beginLocked is a statement that takes a lock and writes a record. Its first parameters are those of the lock, then come the
@@ -69,7 +70,7 @@ func (b *beginLocked) args(lock []any, r *row, rev int64) []any {
 func newLockingStatements(n names) (st lockingStatements) {
 	const (
 		seen = "WITH r AS MATERIALIZED (SELECT rev, {columns} FROM {records} WHERE k = $1::bytea), " +
-			"h AS MATERIALIZED (SELECT owner, expires > {clock} AS lives FROM {locks} WHERE k = $1::bytea AND owner IS NOT NULL), " +
+			"h AS MATERIALIZED (SELECT owner, expires > {clock} AS lives, expires > {clock} + ttl AS long FROM {locks} WHERE k = $1::bytea AND owner IS NOT NULL), " +
 			"may AS MATERIALIZED (SELECT domain, fence FROM {lock_domain} WHERE id = 1 AND {clock} <= $6::bigint AND "
 		lock = "), made AS (INSERT INTO {locks} (k, owner, domain, fence, nonce, holder, ttl, expires) " +
 			"SELECT $1::bytea, $2::bytea, m.domain, greatest({clock}, m.fence + 1), $3::bytea, $4::text, $5::bigint, {clock} + $5::bigint FROM may AS m " +
@@ -78,7 +79,7 @@ func newLockingStatements(n names) (st lockingStatements) {
 			"expires = {clock} + $5::bigint WHERE k = $1::bytea AND (owner IS NULL OR expires <= {clock}) AND EXISTS (SELECT FROM may) RETURNING fence, domain), " +
 			"l AS (SELECT fence, domain FROM made UNION ALL SELECT fence, domain FROM over), "
 		answer = " AS started) SELECT 1 / (CASE WHEN l.fence IS NOT NULL AND b.started IS NULL THEN 0 ELSE 1 END), l.fence, coalesce(l.domain, ''), b.started, " +
-			"coalesce(h.lives, false), coalesce(h.lives AND h.owner = $2::bytea, false), " +
+			"coalesce(h.lives, false), coalesce(h.long, false), coalesce(h.lives AND h.owner = $2::bytea, false), " +
 			"{record} FROM (SELECT 1 AS one) AS o LEFT JOIN l ON true LEFT JOIN b ON true LEFT JOIN h ON true LEFT JOIN r ON true"
 	)
 	text := func(s string) string {
@@ -126,6 +127,8 @@ func newLockingStatements(n names) (st lockingStatements) {
 	st.settleFree = text("WITH done AS (" + settle + "), " +
 		"freed AS (UPDATE {locks} SET owner = NULL, expires = {clock} WHERE k = $1::bytea AND owner = $11::bytea AND EXISTS (SELECT FROM done)) SELECT * FROM done")
 	st.ours = text("SELECT EXISTS (SELECT FROM {locks} WHERE k = $1::bytea AND owner = $2::bytea AND expires > {clock})")
+	// If the clock was set back, a lock would outlive its time to live by as much, see lock/sql.
+	st.shorten = text("UPDATE {locks} SET expires = {clock} + ttl WHERE k = $1::bytea AND owner IS NOT NULL AND expires > {clock} + ttl")
 	st.free = text("UPDATE {locks} SET owner = NULL, expires = {clock} WHERE k = $1::bytea AND owner = $2::bytea")
 	return st
 }
@@ -170,12 +173,13 @@ func (c *serverClock) lastMoment(ctx context.Context) (last int64, ok bool) {
 type lockAnswer struct {
 	fence, started sql.NullInt64
 	domain         string
-	locked, ours   bool // somebody had the lock when the statement began, or this owner
+	locked, long   bool // somebody had the lock when the statement began, and for longer than its time to live
+	ours           bool // it was this owner
 	found          found
 }
 
 func (a *lockAnswer) targets() []any {
-	return append([]any{new(int64), &a.fence, &a.domain, &a.started, &a.locked, &a.ours}, a.found.targets()...)
+	return append([]any{new(int64), &a.fence, &a.domain, &a.started, &a.locked, &a.long, &a.ours}, a.found.targets()...)
 }
 
 // BeginLocked implements [driver.LockingStore]. It takes one statement for the first attempt of a client key, and two for any other.
@@ -254,7 +258,13 @@ func (s *Store) beginLocked(ctx context.Context, st *beginLocked, lock []any, wr
 		return a, false, s.failed("begin", err)
 	}
 	s.clock.note(a.found.now, sent)
-	return a, a.started.Valid, nil
+	if a.long {
+		_, err = s.db.ExecContext(ctx, s.locking.shorten, lock[0])
+		if s.dialect.Fault(err) == sqldialect.Conflict { // another caller does it otherwise
+			err = nil
+		}
+	}
+	return a, a.started.Valid, s.failed("begin", err)
 }
 
 // begun is the answer for an attempt that has begun as write says, under the fence of the lock.
