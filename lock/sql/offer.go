@@ -2,6 +2,7 @@ package sqllock
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -29,8 +30,11 @@ func (l *Locker) Offer(ctx context.Context, req driver.LockRequest) (driver.Lock
 	}
 	lock := o.Lock()
 	return offer{o, l.keeper, driver.OfferedLock{Owner: string(lock.Owner[:]), Nonce: req.Nonce, Note: thisProcess, TTL: time.Duration(l.keeper.ttl) * time.Microsecond},
-		l.keeper.unreplicated()}, nil
+		l.keeper.unreplicated(), time.Now()}, nil
 }
+
+// errLate is the reason of driver.ErrUnavailable for a fence that may be stale.
+var errLate = fmt.Errorf("the answer took more than %v", maxAcquire)
 
 // offer is a lock that a store may take.
 type offer struct {
@@ -38,6 +42,7 @@ type offer struct {
 	keeper *keeper
 	lock   driver.OfferedLock
 	before uint64 // commits without a standby
+	made   time.Time
 }
 
 // Lock implements [driver.LockOffer].
@@ -46,8 +51,11 @@ func (o offer) Lock() driver.OfferedLock { return o.lock }
 // Taken implements [driver.LockOffer].
 func (o offer) Taken(f driver.Fence) (driver.OfferedLease, error) {
 	o.NotTaken(nil)
-	if o.keeper.unreplicated() != o.before {
+	switch {
+	case o.keeper.unreplicated() != o.before:
 		return nil, o.keeper.unavailable(errUnreplicated)
+	case time.Since(o.made) >= maxAcquire:
+		return nil, o.keeper.unavailable(errLate)
 	}
 	return o.lease(o.of.Taken(f))
 }

@@ -2,7 +2,9 @@ package sqllock
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -46,6 +48,21 @@ func TestLockThatAStoreFindsStaysForOneTimeToLive(t *testing.T) {
 		}
 		if left := rowOf(t, l, req.KeyID).left(); left > DefaultTTL || left < DefaultTTL/2 {
 			t.Errorf("the lock stays for %v, want at most %v", left, DefaultTTL)
+		}
+	})
+}
+
+// A call that was held up for longer than the row of a free lock stays may have a fence below that of an owner whose row is
+// gone.
+func TestLockThatWasLongOnItsWayIsNotTaken(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, s *site, l *Locker, store *sqlstore.Store) {
+		l = s.lockerOn(t, l.keeper.db, WithTTL(time.Hour))
+		o, res := begin(t, l, store, request())
+		late := o.(offer)
+		late.made = late.made.Add(-maxAcquire)
+		if lease, err := late.Taken(res.Record.Attempt.Fence); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Taken() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 		}
 	})
 }
