@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib" // and the driver "pgx"
 
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 	pgxstore "github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx"
 )
@@ -68,6 +69,19 @@ func (s *service) mariadb(ctx context.Context) (*business, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.mariadbOver(ctx, db)
+}
+
+// strict is a pool whose connections begin and commit with other statements.
+func (s *service) strict(ctx context.Context) (*business, error) {
+	db, err := sqlstore.OpenStrict("mysql", s.config.MariaDB)
+	if err != nil {
+		return nil, err
+	}
+	return s.mariadbOver(ctx, sized(db))
+}
+
+func (s *service) mariadbOver(ctx context.Context, db *sql.DB) (*business, error) {
 	return s.business(ctx, mariadbSetup, business{db: db, dialect: dialect.MySQL, steps: [3]string{
 		"UPDATE accounts SET balance = balance - 1250 WHERE id = ?",
 		"UPDATE accounts SET balance = balance + 1250 WHERE id = ?",

@@ -24,7 +24,7 @@ func joinedFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 
 // joinedMariaDBFlow is joinedFlow on MariaDB.
 func joinedMariaDBFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
-	b, err := s.mariadb(ctx)
+	b, err := s.strict(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,8 @@ import (
 //
 // With package pgxstore, BEGIN and the statement that takes the key share a round trip, and that statement also looks at the
 // record, unless no transaction is free or it is SERIALIZABLE. The statement that completes the record and COMMIT share one too. The server skips
-// COMMIT if the record is not there.
+// COMMIT if the record is not there. The same is true with [Strict] on MariaDB, where the statement that begins makes no
+// transaction if it finds such a record.
 //
 // The unique key decides between two attempts. Everything else that tells of a running attempt is
 // a hint.
@@ -187,7 +188,7 @@ func WithTransactionPooler() JoinedOption { return func(j *Joined) { j.pooler = 
 // ([WithReadPool]) and the right to say that no other process uses the file ([WithSoleProcess]).
 // Set the size of the pool before. If it has changed, BeginJoined fails.
 func (s *Store) Joined(opts ...JoinedOption) (*Joined, error) {
-	return s.JoinedOver(newSQLConnector(s.db), opts...)
+	return s.JoinedOver(newSQLConnector(s.db, s.compounds), opts...)
 }
 
 // JoinedOver is Joined for packages with connections past database/sql. It is for PostgreSQL.

@@ -58,17 +58,19 @@ func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.Jo
 	}
 	// From here on the transaction gives back what it has.
 	release := func() { j.giveSlot(); j.guard.unclaim(id) }
-	for range joinedRounds {
-		t, held, seen, err := j.tryBegin(ctx, id, req, from)
+	for round := range joinedRounds {
+		t, held, seen, err := j.tryBegin(ctx, id, req, from, round > 0)
 		switch {
 		case err != nil:
 			return begin, err
 		case held:
 			return driver.JoinedBegin{Held: true}, nil
 		case seen != nil:
-			slot, claimed = false, false
-			t.release = release
-			go t.finish(ctx, true) // nobody waits for that
+			if t != nil {
+				slot, claimed = false, false
+				t.release = release
+				go t.finish(ctx, true) // nobody waits for that
+			}
 			return driver.JoinedBegin{Record: *seen}, nil
 		case t != nil:
 			slot, claimed = false, false
@@ -177,8 +179,9 @@ func (j *Joined) giveSlot() {
 
 // tryBegin opens a transaction and takes the key in it, once. It returns no transaction if it
 // did not get the key, or if it may have waited for it. If it has seen a record that does not let the attempt
-// start, it returns that with the transaction, which the caller finishes.
-func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.JoinedRequest, from *driver.Record) (t *joinedTx, held bool, seen *driver.Record, err error) {
+// start, it returns that with the transaction, if one is open, and the caller finishes it. free says that no other
+// transaction had the key a moment ago.
+func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.JoinedRequest, from *driver.Record, free bool) (t *joinedTx, held bool, seen *driver.Record, err error) {
 	if from != nil {
 		promised := driver.Record{ResultTTL: req.ResultTTL, KeyTTL: req.KeyTTL}
 		rules.Remember(&promised, from, from.Settled) // without the time of the database, the whole time of a released key counts
@@ -191,7 +194,7 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 	if held, err = t.open(ctx); held || err != nil {
 		return nil, held, nil, err
 	}
-	p := pending{id: id, req: req, next: 1, idle: t.idle}
+	p := pending{id: id, req: req, next: 1, idle: t.idle, free: free}
 	if from != nil {
 		p.next = from.Attempt.Number + 1
 	}
@@ -208,7 +211,14 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 			t.finish(ctx, true)
 			return nil, false, nil, err
 		} else if rec := e.Copy(); rec.State != driver.StateNone && !starts(&rec, &req) {
-			return t, false, &rec, nil
+			if s := databaseSQL(t.session); s == nil || s.tx != nil {
+				return t, false, &rec, nil
+			}
+			t.finish(ctx, true) // nothing has begun
+			if still, err := j.durable(ctx, "begin joined", id, &p.seen); still || err != nil {
+				return nil, false, &rec, err
+			}
+			return nil, false, nil, nil
 		}
 	}
 	t.finish(ctx, true) // the slot stays
@@ -222,14 +232,23 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 // idleMargin is what the database adds to the deadline of a handler.
 const idleMargin = 10 * time.Second
 
-// open gets a connection and sends BEGIN. A pipelined session sends it with the statement that takes the key.
+// beginsLater reports whether the statement that takes the key also begins the transaction.
+func beginsLater(s Session) bool {
+	switch s.(type) {
+	case PipelinedSession, *compoundSession:
+		return true
+	}
+	return false
+}
+
+// open gets a connection and sends BEGIN, unless that comes later.
 func (t *joinedTx) open(ctx context.Context) (held bool, err error) {
 	j := t.joined
 	if t.session, err = j.connector.Connect(ctx); err != nil {
 		return false, j.failed("begin joined", err)
 	}
 	held, err = j.guard.before(ctx, t)
-	if _, later := t.session.(PipelinedSession); !later && !held && err == nil {
+	if !held && err == nil && !beginsLater(t.session) {
 		err = t.session.Begin(ctx, j.isolation)
 	}
 	if held || err != nil {

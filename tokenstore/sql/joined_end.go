@@ -86,8 +86,10 @@ func (t *joinedTx) Commit(ctx context.Context, s driver.Settlement) error {
 // conclude makes the record completed and commits. If sent is true, an error is that of COMMIT. Otherwise nothing is committed.
 func (t *joinedTx) conclude(ctx context.Context, c *completion) (sent bool, err error) {
 	g := t.joined.guard
-	if session, ok := t.session.(PipelinedSession); ok && t.failed == nil { // of PostgreSQL, see JoinedOver
-		return g.(*postgresGuard).completeAndCommit(ctx, t, session, c)
+	if t.failed == nil {
+		if able, sent, err := g.completeAndCommit(ctx, t, c); able {
+			return sent, err
+		}
 	}
 	if err := g.complete(ctx, t, c); err != nil {
 		return false, err
@@ -175,10 +177,12 @@ func (t *joinedTx) intact(ctx context.Context) error {
 	var n int
 	err := t.session.QueryRow(ctx, t.joined.joined.intact, []any{t.id[:], t.attempt.Nonce[:]}, &n)
 	if err == nil && n != 1 {
-		err = fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
+		return errNoRecord
 	}
 	return err
 }
+
+var errNoRecord = fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
 
 // Conflict reports whether an error is a serialisation failure or a deadlock.
 func (t *joinedTx) Conflict(err error) bool {

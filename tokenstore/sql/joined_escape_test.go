@@ -111,7 +111,7 @@ func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEachService(t, serviceParts{}, func(s *service) {
-				want := map[string]end{"PostgreSQL": tt.postgres, "PgBouncer": tt.postgres, pipelined.name: tt.postgres, "MariaDB": tt.mariadb, "MySQL": tt.mariadb, "SQLite": tt.sqlite}[s.backend.name]
+				want := map[string]end{"PostgreSQL": tt.postgres, "PgBouncer": tt.postgres, pipelined.name: tt.postgres, "MariaDB": tt.mariadb, "MySQL": tt.mariadb, compounding.name: tt.mariadb, "SQLite": tt.sqlite}[s.backend.name]
 				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 					err := s.insert(c, tx)
 					_ = tt.commit(tx)

@@ -33,7 +33,7 @@ func TestJoinedKillQueryThatIsLateOrLostPaysOnce(t *testing.T) {
 		{name: "lost", lost: true, first: refused(409, idem.CodeOutcomeUnknown)},
 		{name: "no connection is free", pool: 2, first: refused(409, idem.CodeOutcomeUnknown)},
 	} {
-		for _, b := range backends()[1:3] {
+		for _, b := range append(backends()[1:3], compounding) {
 			t.Run(c.name+"/"+b.name, func(t *testing.T) {
 				t.Parallel()
 				var proxy *testserver.Proxy

@@ -28,6 +28,8 @@ type mysqlGuard struct {
 	look      string // at a key and at the time, without waiting
 	set, undo string // what the session has for itself during an attempt
 	settings  string // reads whether the session still has them
+	idle      string // an expression: for how many seconds a transaction may be idle
+	compounds compounds
 }
 
 func newMySQLGuard(ctx context.Context, j *Joined) (guard, error) {
@@ -48,13 +50,15 @@ func newMySQLGuard(ctx context.Context, j *Joined) (guard, error) {
 		idle = "LEAST(@@SESSION.wait_timeout, COALESCE(NULLIF(@@SESSION.idle_transaction_timeout, 0), @@SESSION.wait_timeout)," +
 			" COALESCE(NULLIF(@@SESSION.idle_write_transaction_timeout, 0), @@SESSION.wait_timeout))"
 	}
-	return &mysqlGuard{joined: j,
+	g := &mysqlGuard{joined: j, idle: idle,
 		// A look that asked for the right to write would take the read lock of a backup for another attempt.
 		look: j.names.sql("SELECT {clock}, r.k, CONNECTION_ID(), " + mysqlServer + ", " + idle + " FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? " + share + " NOWAIT"),
 		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
 			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
 		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1 AND @@SESSION.completion_type = 'NO_CHAIN'",
-		undo:     "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}, nil
+		undo:     "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}
+	g.compounds = newCompounds(j, g)
+	return g, nil
 }
 
 func (g *mysqlGuard) claim(driver.KeyID) bool { return true }
@@ -62,7 +66,10 @@ func (g *mysqlGuard) unclaim(driver.KeyID)    {}
 
 // before looks whether the key is free without waiting, which an INSERT cannot do there.
 func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err error) {
-	s := t.session.(*sqlSession)
+	if _, later := t.session.(*compoundSession); later {
+		return false, nil
+	}
+	s := databaseSQL(t.session)
 	seen, err := g.lookAt(ctx, s.conn, t.id)
 	switch {
 	case g.joined.dialect.Fault(err) == sqldialect.Busy:
@@ -130,6 +137,10 @@ func (g *mysqlGuard) held(ctx context.Context, id driver.KeyID) (bool, error) {
 // take first sets the session. This comes after BEGIN, which would be read-only otherwise, and it
 // commits nothing.
 func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error) {
+	if s, ok := t.session.(*compoundSession); ok {
+		taken, err := g.takeAtOnce(ctx, t, s, p, from)
+		return taken, false, err
+	}
 	t.state = true
 	if _, err := t.tx().ExecContext(ctx, g.set+strconv.Itoa(int((t.idle+time.Second-1)/time.Second))); err != nil {
 		return false, false, err
@@ -179,7 +190,7 @@ func (g *mysqlGuard) rollBack(ctx context.Context, t *joinedTx) error {
 // goroutine of the handler is waited for, and then ended. The error is ErrStatementOpen if the transaction is the
 // first one then, and wraps driver.ErrEscaped too if the statement goes on, so that nothing can be found out.
 func (g *mysqlGuard) first(ctx context.Context, t *joinedTx) error {
-	s := t.session.(*sqlSession)
+	s := databaseSQL(t.session)
 	wait, cancel := half(ctx)
 	_, err := s.execTx(wait, t.releaseSavepoint())
 	cancel()
@@ -209,7 +220,7 @@ func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) e
 	}
 	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
 	if err == nil && n != 1 {
-		err = fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
+		return errNoRecord
 	}
 	return err
 }

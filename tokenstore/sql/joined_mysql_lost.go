@@ -15,6 +15,9 @@ import (
 // errConnectionLost is the reason of driver.ErrRolledBack if the connection ended before COMMIT.
 var errConnectionLost = errors.New("tokenstore/sql: the connection was lost before COMMIT: it was cut or killed, the context of a statement ended, or the transaction was idle for too long")
 
+// errConnectionLostAtEnd is errConnectionLost if COMMIT was sent with the statement that met the loss.
+var errConnectionLostAtEnd = errors.New("tokenstore/sql: the connection was lost before COMMIT or in it: it was cut or killed, the context of a statement ended, or the transaction was idle for too long")
+
 // lost finds out what became of a transaction whose savepoint could not be removed. failed says
 // that the handler has not answered with success. With [Strict] a handler that has answered so did not
 // go on either.
@@ -45,7 +48,7 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 	}
 	conflict := g.joined.dialect.Fault(cause) == sqldialect.Conflict
 	nothing := (failed || conflict || t.failed != nil) && g.nothingFollowed(ctx, t)
-	rows := strings.Contains(cause.Error(), "busy buffer") // the driver has a value for it, as below
+	rows := rowsOpen(cause)
 	locked := false
 	if rows { // nothing can be sent to ask for the savepoint, so its record tells
 		locked, _ = g.held(ctx, t.id)
@@ -91,7 +94,7 @@ func (g *mysqlGuard) nothingFollowed(ctx context.Context, t *joinedTx) bool {
 // own at SERIALIZABLE, that would keep the outcome from being recorded.
 func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error) {
 	_ = t.session.Rollback(ctx) // does nothing if the handler has called Commit
-	var q querier = t.session.(*sqlSession).conn
+	var q querier = databaseSQL(t.session).conn
 	if t.session.Exec(ctx, "ROLLBACK") != nil {
 		q = g.joined.db
 	}
@@ -102,6 +105,9 @@ func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error)
 	}
 	return n > 0, err
 }
+
+// rowsOpen reports whether a statement was not sent because rows are open. The driver has a value for that, as below.
+func rowsOpen(err error) bool { return strings.Contains(err.Error(), "busy buffer") }
 
 // connectionLost reports whether an error is of a connection that is over. The server has answered
 // with a number otherwise.
@@ -120,7 +126,7 @@ func connectionLost(err error) bool {
 // kept reads the warnings of a rollback. Tables without transactions keep what was written to them, and
 // so a retry would write it again. The error wraps driver.ErrEscaped then.
 func (g *mysqlGuard) kept(ctx context.Context, t *joinedTx) error {
-	rows, err := t.session.(*sqlSession).conn.QueryContext(ctx, "SHOW WARNINGS")
+	rows, err := databaseSQL(t.session).conn.QueryContext(ctx, "SHOW WARNINGS")
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,8 @@ func databaseSQL(s Session) *sqlSession {
 		return s
 	case *pipelinedSession:
 		return s.sqlSession
+	case *compoundSession:
+		return s.sqlSession
 	}
 	return nil
 }

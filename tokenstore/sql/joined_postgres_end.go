@@ -92,12 +92,14 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	return g.completed(t, err, found())
 }
 
-// completeAndCommit is complete and commit in one round trip. If sent is true, an error is that of COMMIT, and the record may be
-// completed all the same.
-func (g *postgresGuard) completeAndCommit(ctx context.Context, t *joinedTx, session PipelinedSession, c *completion) (sent bool, err error) {
+func (g *postgresGuard) completeAndCommit(ctx context.Context, t *joinedTx, c *completion) (able, sent bool, err error) {
+	session, ok := t.session.(PipelinedSession)
+	if !ok {
+		return false, false, nil
+	}
 	args, err := g.mayComplete(ctx, t, c)
 	if err != nil {
-		return false, err
+		return true, false, err
 	}
 	found := g.lookLater(ctx, t)
 	skipped, err := session.RowCommit(ctx, g.only, args, new(int))
@@ -107,15 +109,13 @@ func (g *postgresGuard) completeAndCommit(ctx context.Context, t *joinedTx, sess
 		if s.lock = min(s.lock, lockUnsure); err == nil {
 			s.lock = lockFree
 		}
-		return true, err
+		return true, true, err
 	}
 	if sqldialect.SQLState(err) == "22012" { // division_by_zero
 		err = errNoRecord
 	}
-	return false, g.completed(t, err, another)
+	return true, false, g.completed(t, err, another)
 }
-
-var errNoRecord = fmt.Errorf("%w: its record is not there any more", driver.ErrEscaped)
 
 // mayComplete returns the arguments of the statement that completes the record, unless that is known to fail.
 func (g *postgresGuard) mayComplete(ctx context.Context, t *joinedTx, c *completion) ([]any, error) {

@@ -74,17 +74,20 @@ type Connector interface {
 	Pool() any
 	// Size is how many connections the pool has at most, and 0 without a limit.
 	Size() int
-	// Pipelined reports whether the sessions are of type [PipelinedSession].
+	// Pipelined reports whether the sessions are of type [PipelinedSession], or look and begin in one round trip in another way.
 	Pipelined() bool
 }
 
 // sqlConnector opens sessions of database/sql.
 type sqlConnector struct {
 	db        *sql.DB
-	pipelined *atomic.Bool // a connection was one that pipelines
+	compounds bool         // the server takes compound statements
+	pipelined *atomic.Bool // a connection was one that needs no round trip of its own for BEGIN
 }
 
-func newSQLConnector(db *sql.DB) sqlConnector { return sqlConnector{db, new(atomic.Bool)} }
+func newSQLConnector(db *sql.DB, compounds bool) sqlConnector {
+	return sqlConnector{db, compounds, new(atomic.Bool)}
+}
 
 func (c sqlConnector) Pool() any { return c.db }
 
@@ -106,11 +109,15 @@ func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 	if s.link != nil {
 		s.interrupt = s.link.CancelRequest
 	}
-	if pipelines == nil {
-		return s, nil
+	switch {
+	case pipelines != nil:
+		c.pipelined.Store(true)
+		return &pipelinedSession{sqlSession: s, pipelines: pipelines}, nil
+	case c.compounds && s.strict != nil:
+		c.pipelined.Store(true)
+		return &compoundSession{s}, nil
 	}
-	c.pipelined.Store(true)
-	return &pipelinedSession{sqlSession: s, pipelines: pipelines}, nil
+	return s, nil
 }
 
 // sqlSession is a connection of database/sql.

@@ -59,7 +59,7 @@ func TestCommitPastItsTimeIsCancelled(t *testing.T) {
 			conn := &waitingConn{commits: make(chan struct{}), deaf: deaf}
 			db := sql.OpenDB(conn)
 			defer db.Close()
-			s, err := newSQLConnector(db).Connect(t.Context())
+			s, err := newSQLConnector(db, false).Connect(t.Context())
 			must(t, err)
 			must(t, s.Begin(t.Context(), sql.LevelDefault))
 			ctx, cancel := context.WithCancel(t.Context())

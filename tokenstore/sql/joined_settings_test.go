@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +20,11 @@ import (
 func TestJoinedOnMySQLDoesNotBeginWithoutItsSettings(t *testing.T) {
 	t.Parallel()
 	onMariaDB(t, serviceParts{}, func(s *service) {
-		s.joined.guard.(*mysqlGuard).set = "SET SESSION no_such_variable = "
+		g := s.joined.guard.(*mysqlGuard)
+		for i, piece := range g.compounds.insert {
+			g.compounds.insert[i] = strings.ReplaceAll(piece, "SESSION wait_timeout", "SESSION no_such_variable")
+		}
+		g.set = "SET SESSION no_such_variable = "
 		begin, err := s.joined.BeginJoined(context.Background(), idem.NewKeyID("merchant", "k1"), joinedRequest(driver.ClientKey))
 		if begin.Tx != nil || begin.Held || !errors.Is(err, driver.ErrUnavailable) {
 			s.Errorf("BeginJoined() = %+v, %v, want %v", begin, err, driver.ErrUnavailable)

@@ -292,12 +292,13 @@ func (s *service) started(key string) (finish func() answer) {
 	})
 }
 
-// onEachJoined is onEach, and also through a pooler and with pipelines.
+// onEachJoined is onEach, and also through a pooler, with pipelines and with compound statements.
 func onEachJoined(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
 	onEach(t, f)
 	throughPgBouncer.run(t, f)
 	pipelined.run(t, f)
+	compounding.run(t, f)
 }
 
 // onEachService runs a test on each database.
@@ -321,11 +322,17 @@ func (s *service) wantNothingOpen(when string) {
 // onMariaDB runs a test on MariaDB, and on MySQL if a server is named.
 func onMariaDB(t *testing.T, p serviceParts, f func(s *service)) {
 	t.Helper()
-	onEach(t, func(t *testing.T, b backend) {
+	onMySQLs(t, func(t *testing.T, b backend) { f(startService(t, b, p)) })
+}
+
+// onMySQLs runs a test on MariaDB, with compound statements too, and on MySQL if a server is named.
+func onMySQLs(t *testing.T, f func(t *testing.T, b backend)) {
+	t.Helper()
+	for _, b := range append(backends(), compounding) {
 		if b.dialect == dialect.MySQL {
-			f(startService(t, b, p))
+			b.run(t, f)
 		}
-	})
+	}
 }
 
 // startOn starts a service on one database.

@@ -163,6 +163,10 @@ func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
 
 func (g *sqliteGuard) rollBack(context.Context, *joinedTx) error { return nil }
 
+func (g *sqliteGuard) completeAndCommit(context.Context, *joinedTx, *completion) (able, sent bool, err error) {
+	return false, false, nil
+}
+
 func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
 	s := t.session.(*sqlSession)
 	var name string

@@ -75,6 +75,7 @@ type pending struct {
 	req  driver.JoinedRequest
 	next uint32        // number of the attempt
 	idle time.Duration // of the transaction
+	free bool          // no other transaction has the key, as a look has shown just now
 	seen found         // the record that an INSERT has met, if the statement returns it
 }
 

@@ -86,6 +86,9 @@ type guard interface {
 	// rollBack rolls back a transaction that is not to be committed. The error wraps driver.ErrEscaped if the
 	// database tells that it has kept some of it. The caller ignores any other one and rolls back again.
 	rollBack(ctx context.Context, t *joinedTx) error
+	// completeAndCommit is complete and commit in one round trip. able is false if the session cannot do that, or has not
+	// done it because a goroutine of the handler is in a statement. If sent is true, an error is that of COMMIT.
+	completeAndCommit(ctx context.Context, t *joinedTx, c *completion) (able, sent bool, err error)
 	// complete makes the record completed. The error wraps driver.ErrEscaped or driver.ErrSwallowed
 	// if the transaction is not the one that took the key, and nothing is committed.
 	complete(ctx context.Context, t *joinedTx, c *completion) error

@@ -47,6 +47,7 @@ func mysqlCheck(ctx context.Context, s *Store) error {
 	s.longestResponse = min(longestValue, packet-otherColumns)
 	s.mariaDB = strings.Contains(version, "MariaDB")
 	s.returning = s.mariaDB
+	s.compounds = s.mariaDB && !strings.Contains(mode, "ORACLE") // which has another syntax for them
 	s.halfOnTimeout = rollback == 0
 	if autocommit == 0 {
 		return fmt.Errorf("%w: autocommit is off, so nothing would be committed: remove autocommit=0 from the data source name", errSetting)

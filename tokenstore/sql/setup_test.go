@@ -111,6 +111,64 @@ func (d pipelinedDriver) OpenConnector(dsn string) (sqldriver.Connector, error) 
 	return pgxpipeline.Wrap(stdlib.GetConnector(*config)), nil
 }
 
+// compounding is MariaDB with connections that begin and commit in compound statements, and that refuse nothing of a handler. Its data
+// source name tells.
+var compounding = backend{"MariaDB, compound", dialect.MySQL, func(tb testing.TB) pools {
+	tb.Helper()
+	return freshMySQL(tb, testserver.SharedMariaDB(tb)).compound(tb)
+}}
+
+// compound opens the pools of MariaDB anew, with connections of [compoundDriver].
+func (p pools) compound(tb testing.TB) pools {
+	tb.Helper()
+	cfg := parsedMySQL(tb, p.dsn)
+	cfg.ConnectionAttributes = "program_name:" + compoundDriver{}.name()
+	dsn := cfg.FormatDSN()
+	db := open(tb, driverOf(dsn), dsn)
+	return pools{db, db, dsn}
+}
+
+// compoundDriver is the driver of MariaDB with connections of [Strict] that refuse nothing.
+type compoundDriver struct{ mysqldriver.MySQLDriver }
+
+func init() { sql.Register(compoundDriver{}.name(), compoundDriver{}) }
+
+func (compoundDriver) name() string { return "mysql-compound" }
+
+func (d compoundDriver) OpenConnector(dsn string) (sqldriver.Connector, error) {
+	c, err := d.MySQLDriver.OpenConnector(dsn)
+	return lenientConnector{Strict(c)}, err
+}
+
+type lenientConnector struct{ sqldriver.Connector }
+
+func (c lenientConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return lenientConn{conn.(*strictConn)}, nil
+}
+
+type lenientConn struct{ *strictConn }
+
+func (c lenientConn) Raw() sqldriver.Conn { return c.strictConn }
+
+func (c lenientConn) ExecContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
+	c.armed = false
+	return c.strictConn.ExecContext(ctx, statement, args)
+}
+
+func (c lenientConn) QueryContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	c.armed = false
+	return c.strictConn.QueryContext(ctx, statement, args)
+}
+
+func (c lenientConn) PrepareContext(ctx context.Context, statement string) (sqldriver.Stmt, error) {
+	c.armed = false
+	return c.strictConn.PrepareContext(ctx, statement)
+}
+
 // pooled reports whether the database is behind PgBouncer.
 func (p pools) pooled() bool {
 	return strings.Contains(p.dsn, "default_query_exec_mode") && driverOf(p.dsn) == "pgx"
@@ -334,6 +392,8 @@ func driverOf(dsn string) string {
 	switch {
 	case strings.Contains(dsn, pipelinedDriver{}.name()):
 		return pipelinedDriver{}.name()
+	case strings.Contains(dsn, compoundDriver{}.name()):
+		return compoundDriver{}.name()
 	case strings.HasPrefix(dsn, "postgres"):
 		return "pgx"
 	case strings.HasPrefix(dsn, "file:"):

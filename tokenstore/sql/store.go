@@ -30,6 +30,7 @@ type Store struct {
 	clock      serverClock
 	returning  bool // INSERT has RETURNING
 	mariaDB    bool
+	compounds  bool // the server takes compound statements outside of procedures
 
 	halfOnTimeout bool // a lock time-out undoes its statement alone
 

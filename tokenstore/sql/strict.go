@@ -101,6 +101,11 @@ type strictConn struct {
 	armed   bool  // a handler has the connection
 	ended   bool  // it has sent a statement that ends its transaction
 	failure error // of the handler's first statement that has failed
+
+	// A statement of the store has begun the transaction, and another one may end it, see [compoundSession].
+	begun bool // the next BeginTx sends nothing
+	done  bool // the handler has called Commit or Rollback
+	over  bool // the transaction has been committed, so nothing more is sent
 }
 
 // Raw is the connection of the driver.
@@ -118,6 +123,8 @@ var rollbackTo = regexp.MustCompile(comments + `ROLLBACK\s+(WORK\s+|TRANSACTION\
 // enter lets a statement through.
 func (c *strictConn) enter(statement string) error {
 	switch {
+	case c.over:
+		return sql.ErrTxDone
 	case !c.armed:
 		return nil
 	case c.link != nil && TxStatus(c.link.TxStatus()) == TxIdle:
@@ -150,6 +157,30 @@ func (c *strictConn) rows(rows sqldriver.Rows, err error) (sqldriver.Rows, error
 		return rows, err
 	}
 	return &strictRows{rows, c}, nil
+}
+
+// BeginTx sends nothing if a statement has begun the transaction.
+func (c *strictConn) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (sqldriver.Tx, error) {
+	if !c.begun {
+		return c.contextConn.BeginTx(ctx, opts)
+	}
+	c.begun = false
+	return begunTx{c}, nil
+}
+
+// begunTx is a transaction that a statement has begun. Nothing is sent for its end if a statement has ended it.
+type begunTx struct{ conn *strictConn }
+
+func (t begunTx) Commit() error   { return t.end("COMMIT") }
+func (t begunTx) Rollback() error { return t.end("ROLLBACK") }
+
+func (t begunTx) end(statement string) error {
+	if t.conn.over {
+		return nil
+	}
+	t.conn.done = true
+	_, err := t.conn.contextConn.ExecContext(context.Background(), statement, nil)
+	return err
 }
 
 func (c *strictConn) ExecContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
@@ -215,7 +246,7 @@ func (c *strictConn) Ping(ctx context.Context) error {
 
 // ResetSession readies the connection for its next user.
 func (c *strictConn) ResetSession(ctx context.Context) error {
-	c.armed, c.ended, c.failure = false, false, nil
+	c.armed, c.ended, c.failure, c.begun, c.done, c.over = false, false, nil, false, false, false
 	if resetter, ok := c.contextConn.(sqldriver.SessionResetter); ok {
 		return resetter.ResetSession(ctx)
 	}
