@@ -50,8 +50,8 @@ var (
 
 // ParseKey reads the key from the lines of an Idempotency-Key header, or from the values of
 // idempotency-key metadata. It accepts the quoted string of
-// draft-ietf-httpapi-idempotency-key-header-07, section 2.1 (RFC 9651, section 4.2.5, without
-// parameters). It also accepts the bare form that most clients send, so "a-1" and a-1 are the
+// draft-ietf-httpapi-idempotency-key-header-07, section 2.1, which expired on 2026-04-18 (RFC 9651,
+// section 4.2.5, without parameters). It also accepts the bare form that most clients send, so "a-1" and a-1 are the
 // same key. The bare form has no space, quote, backslash or comma. Otherwise several values
 // joined by a proxy could look like one key.
 //

@@ -54,7 +54,7 @@ const (
 )
 
 // answer is a row in the table of the refusals for clients. Titles for 400, 409 and 422 are
-// those of draft-ietf-httpapi-idempotency-key-header-07, section 2.7.
+// those of draft-ietf-httpapi-idempotency-key-header-07, section 2.7, which expired on 2026-04-18.
 type answer struct {
 	http, grpc int
 	title      string

@@ -24,7 +24,7 @@ const pagePolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img
 
 // pages sets up two pages and their files. One is to try the sample out. The other tells clients
 // how to use keys, how long they are kept, and what each refusal means
-// (draft-ietf-httpapi-idempotency-key-header-07, sections 2.5.2 and 2.7).
+// (draft-ietf-httpapi-idempotency-key-header-07, sections 2.5.2 and 2.7, which expired on 2026-04-18).
 func (s *Server) pages() {
 	data := struct {
 		Crashes                    bool // a charge may end the process

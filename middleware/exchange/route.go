@@ -16,7 +16,7 @@ import (
 )
 
 // DefaultHeader is the request header that carries the key
-// (draft-ietf-httpapi-idempotency-key-header-07, section 2).
+// (draft-ietf-httpapi-idempotency-key-header-07, section 2, which expired on 2026-04-18).
 const DefaultHeader = "Idempotency-Key"
 
 // ReplayedHeader marks a response that is a stored outcome, with the value Replayed. Any other value
@@ -64,8 +64,8 @@ type Config struct {
 	Streaming bool
 	// Documentation names the page about keys for clients, as an absolute URI or a path on this
 	// server. Refusals then have a problem type and a Link header
-	// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7). Both are the URI with the code
-	// as its fragment. Without it they have neither.
+	// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7, which expired on 2026-04-18). Both
+	// are the URI with the code as its fragment. Without it they have neither.
 	Documentation string
 	// Refuse writes refusals in the format of the application's other errors. It uses the code of
 	// the refusal with its status, its title, and Detail(). Err is not for clients. Retry-After and
