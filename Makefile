@@ -207,7 +207,7 @@ format: ## let gofmt rewrite the code
 	gofmt -s -w .
 
 .PHONY: servers
-servers: ## find or install ZooKeeper, Redis, PostgreSQL, PgBouncer, MariaDB, Chromium, HAProxy, spin, faketime, a C compiler, and the languages of examples/clients
+servers: ## find or install ZooKeeper, Redis, PostgreSQL, PgBouncer, MariaDB, nginx, HAProxy, Chromium, spin, faketime, a C compiler, and the languages of examples/clients
 	@scripts/servers.sh
 
 .PHONY: clean

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
-# PostgreSQL, PgBouncer, MariaDB, Chromium, promtool, haproxy, spin for the model, faketime for chaos,
+# PostgreSQL, PgBouncer, MariaDB, nginx, HAProxy, Chromium, promtool, spin for the model, faketime for chaos,
 # a C compiler, and the languages of examples/clients. On Debian and similar systems it installs the missing packages, as root
 # or by sudo without a password. On other systems it names them and exits 1.
 #
@@ -35,7 +35,8 @@ missing() {
 		echo chromium
 	fi
 	command -v promtool >/dev/null || echo prometheus # checks the alert rules
-	command -v haproxy >/dev/null || [[ -x /usr/sbin/haproxy ]] || echo haproxy # checks its configuration
+	command -v haproxy >/dev/null || [[ -x /usr/sbin/haproxy ]] || echo haproxy
+	command -v nginx >/dev/null || [[ -x /usr/sbin/nginx ]] || echo nginx-light
 	if ! command -v "${CC:-gcc}" >/dev/null; then
 		echo gcc
 		echo libc6-dev
@@ -84,9 +85,9 @@ install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Loc
 
 # Debian starts them as services. The tests start their own servers on free ports, so
 # stop the services.
-for service in redis-server redis-sentinel postgresql pgbouncer mariadb-server haproxy; do
+for service in redis-server redis-sentinel postgresql pgbouncer mariadb-server haproxy nginx-light; do
 	if [[ " ${packages[*]} " == *" $service "* ]]; then
-		service=${service/mariadb-server/mariadb}
+		service=${service/mariadb-server/mariadb} service=${service/nginx-light/nginx}
 		if [[ -d /run/systemd/system ]]; then
 			"${as_root[@]}" systemctl disable --now "$service" >/dev/null 2>&1 || true
 		else

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-const installHint = "install Debian packages libzookeeper-java, default-jre-headless, redis-server, redis-sentinel and postgresql, or run make servers"
+const installHint = "install Debian packages libzookeeper-java, default-jre-headless, redis-server, redis-sentinel, postgresql, nginx-light and haproxy, or run make servers"
 
 // ZooKeeperOption changes how a ZooKeeper server is started.
 type ZooKeeperOption func(*zkConfig)
