@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-// The commands of a user for locks, as docs/operations.md has them.
+// The commands of a user for locks, as docs/around.md has them.
 const lockCommands = "+@connection +info +config|get +eval +evalsha +get +getrange +set +del +pttl +pexpire +hmget +hget +hset +time"
 
 // asUser returns a client of a user with some commands only.
@@ -93,5 +94,13 @@ func TestReleaseSaysWhyItFails(t *testing.T) {
 	defer cancel()
 	if err := le.Release(ctx); err == nil || !strings.Contains(err.Error(), "run this command") {
 		t.Errorf("Release() = %v, want the answer of Redis", err)
+	}
+}
+
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/around.md")
+	if line := "\nACL SETUSER payments_locks on >SECRET ~idem:* " + lockCommands + "\n"; err != nil || !strings.Contains(string(text), line) {
+		t.Errorf("docs/around.md has no line %q (%v)", line, err)
 	}
 }

@@ -133,10 +133,12 @@ func (r *arrivals) note(ctx context.Context, req any, _ *grpc.UnaryServerInfo, n
 	return next(ctx, req)
 }
 
-// retryPolicy repeats after about a millisecond, unless the server asks for a longer pause.
-const retryPolicy = `{"methodConfig": [{"name": [{"service": "wallet.v1.WalletService"}], "retryPolicy": {
-	"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
-	"retryableStatusCodes": ["UNAVAILABLE", "ABORTED"]}}]}`
+// retryPolicy repeats soon, unless the server asks for a longer pause. docs/around.md shows it.
+const retryPolicy = `
+{"methodConfig": [{"name": [{"service": "wallet.v1.WalletService"}], "retryPolicy": {
+	"maxAttempts": 5, "initialBackoff": "0.1s", "maxBackoff": "5s", "backoffMultiplier": 2,
+	"retryableStatusCodes": ["UNAVAILABLE", "ABORTED"]}}]}
+`
 
 // The retry policy of a service config repeats with the key of the call and after the pause that a
 // refusal asks for, also beneath the client interceptor.

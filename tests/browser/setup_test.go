@@ -42,7 +42,7 @@ type tab struct {
 }
 
 // open starts a browser. Without a Chromium the test fails, because the pages are untested then.
-func open(t *testing.T, user string) *tab {
+func open(t *testing.T, user string, more ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
 	if testing.Short() {
 		t.Skip(testserver.LeftOut)
@@ -57,6 +57,7 @@ func open(t *testing.T, user string) *tab {
 	}
 	opts := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(patience))
+	opts = append(opts, more...)
 	alloc, stop := chromedp.NewExecAllocator(t.Context(), opts...)
 	t.Cleanup(stop)
 	p := &tab{T: t}

@@ -16,7 +16,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-// The commands of a user for the token store, as docs/operations.md has them.
+// The commands of a user for the token store, as docs/around.md has them.
 const (
 	storeCommands   = "+@connection +info +config|get +mget +get +set +setnx +del +exists +eval +evalsha +time +zadd +zrem +zcount +zrange +lpush +ltrim +lrange +hget +hset +hsetnx +hexists +scan"
 	replicaCommands = storeCommands + " +wait"
@@ -132,5 +132,13 @@ func TestPingOfAServerThatTakesNoWrites(t *testing.T) {
 		if err := s.Ping(t.Context()); err != nil {
 			t.Errorf("%s no more: Ping() = %v, want <nil>", name, err)
 		}
+	}
+}
+
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/around.md")
+	if line := "\nACL SETUSER payments on >SECRET ~idem:* " + storeCommands + "\n"; err != nil || !strings.Contains(string(text), line) {
+		t.Errorf("docs/around.md has no line %q (%v)", line, err)
 	}
 }
