@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -74,7 +76,7 @@ func TestDoctorWithoutFault(t *testing.T) {
 	got := examine(t, env)
 	got.wantNoFinding(t, "fail")
 	got.wantNoFinding(t, "warn", "zookeeper-servers", "zookeeper-acl")
-	for _, check := range []string{"redis", "redis-version", "redis-eviction", "redis-read-only", "redis-persistence", "redis-replicas", "redis-write", "zookeeper",
+	for _, check := range []string{"redis", "redis-version", "redis-eviction", "redis-read-only", "redis-persistence", "redis-replicas", "redis-write", "redis-rights", "zookeeper",
 		"zookeeper-version", "zookeeper-session", "zookeeper-write", "lock-domain", "clock-skew", "incarnations", "open-records", "record-domains"} {
 		got.wantFinding(t, "ok", check, "")
 	}
@@ -108,6 +110,41 @@ func TestDoctorOfRedisAlone(t *testing.T) {
 	}
 	got = examine(t, env)
 	got.wantFinding(t, "fail", "redis-read-only", server.Addr()+" has replica-read-only no")
+}
+
+// The doctor tells which right a user of Redis lacks, as the page about users has them.
+func TestDoctorOfAUserOfRedis(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/around.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rights := regexp.MustCompile(`(?m)^ACL SETUSER \S+ on >SECRET ~idem:\* (.*)$`).FindAllStringSubmatch(string(page), -1)
+	if len(rights) != 2 {
+		t.Fatalf("docs/around.md has %d users of Redis, want one for records and one for locks", len(rights))
+	}
+	_, server := openStore(t)
+	records, locks := rights[0][1], rights[1][1]
+	for name, tt := range map[string]struct{ rights, status, detail string }{
+		"both":                  {records + " " + locks, "ok", "take locks in Redis"},
+		"records":               {records, "warn", "take no locks in Redis"},
+		"records without zadd":  {records + " -zadd", "fail", "zadd"},
+		"records without lpush": {records + " -lpush", "fail", "lpush"},
+	} {
+		user := strings.ReplaceAll(name, " ", "-")
+		rule := append([]string{"ACL", "SETUSER", user, "on", ">secret", "~idem:*"}, strings.Fields(tt.rights)...)
+		if _, err := server.Do(rule...); err != nil {
+			t.Fatal(err)
+		}
+		url := strings.Replace(server.URL(), "redis://", "redis://"+user+":secret@", 1)
+		got := examine(t, map[string]string{"IDEMCTL_REDIS": url})
+		got.wantFinding(t, tt.status, "redis-rights", tt.detail)
+		if strings.Contains(got.stdout, "secret") {
+			t.Errorf("%s: the password is in\n%s", name, got.stdout)
+		}
+	}
+	got := examine(t, ensembleEnv(t, strings.Replace(server.URL(), "redis://", "redis://records:secret@", 1)))
+	got.wantFinding(t, "ok", "redis-rights", "keep records")
 }
 
 func TestDoctorOfALostRedis(t *testing.T) {

@@ -59,6 +59,8 @@ exits with 1 if a check failed, and with 0 if there are only warnings.
   redis-persistence   append-only file
   redis-replicas      their number, and how stale they are
   redis-write         every shard takes a write
+  redis-rights        this user has the rights of a service: for records, and without
+                      --zookeeper and --database also for locks
   sentinel            the sentinel can be reached and knows the primary
   database            the database can be reached
   database-version    PostgreSQL 13, MySQL 8, MariaDB 10.6, SQLite 3.42, or later
@@ -88,8 +90,8 @@ a second, and znodes to ZooKeeper, which end with its sessions. It changes nothi
 a database. If no service has used an ensemble yet, it creates nothing there and
 warns. With --redis the open records are those in Redis.
 
-Give --database with the user and password of the service, because rights, settings
-of the session and a pooler may be other ones for other users.
+Give --redis and --database with the user and password of the service, because rights,
+settings of the session and a pooler may be other ones for other users.
 
 If only the services may use the znodes, give the services' --zookeeper-auth. Without
 it, protected znodes are skipped with a warning.`,

@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/servers"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
@@ -74,7 +75,29 @@ func (c *recordCheck) checkRedis(ctx context.Context) {
 			c.okf(check, "all %d shards are the ones that the services remember", redisstore.Shards)
 		}
 	}
+	c.checkRights(ctx, store)
 	c.checkOpen(ctx, store)
+}
+
+// checkRights looks whether a service can work as the user of --redis. The locks may be elsewhere, so a
+// user who may take none is a warning.
+func (c *recordCheck) checkRights(ctx context.Context, store *redisstore.Store) {
+	const check = "redis-rights"
+	if err := store.CheckRights(ctx); err != nil {
+		c.failf(check, "this user can keep no records: %v", err)
+		return
+	}
+	if c.servers.ZooKeeper.Servers != "" || c.servers.Database.URL != "" {
+		c.okf(check, "this user can keep records")
+		return
+	}
+	locks, err := redislock.New(ctx, c.p.redis, redislock.WithPrefix(c.servers.Redis.Prefix), redislock.WithLogger(discard))
+	if err != nil {
+		c.warnf(check, "this user can keep records, and take no locks in Redis: %v", err)
+		return
+	}
+	locks.Abandon()
+	c.okf(check, "this user can keep records, and take locks in Redis")
 }
 
 // maxOpen is how many open records doctor reads.
