@@ -123,7 +123,8 @@ func TestTimelineTellsTheTruth(t *testing.T) {
 		ev    telemetry.Event
 		want  string
 	}{
-		"begun, joined":           {nil, driver.Fence{}, telemetry.Event{Type: telemetry.EventBegun, Attempt: joined}, "attempt 1 is noted in the same transaction"},
+		"begun, joined":           {nil, driver.Fence{}, telemetry.Event{Type: telemetry.EventBegun, Attempt: joined}, "an attempt is noted in the same transaction"},
+		"begun":                   {nil, locked.Fence, telemetry.Event{Type: telemetry.EventBegun, Attempt: locked}, "attempt 1 is noted in the token store"},
 		"stored, joined":          {[]string{"before-ledger", "after-ledger"}, driver.Fence{}, telemetry.Event{Type: telemetry.EventCompleted, Attempt: joined}, "payment and answer commit together"},
 		"refusal stored, joined":  {[]string{"before-ledger", "after-ledger", "before-ledger"}, driver.Fence{}, telemetry.Event{Type: telemetry.EventCompleted, Attempt: joined}, "the answer is stored"},
 		"released, joined":        {[]string{"before-ledger", "after-ledger"}, driver.Fence{}, telemetry.Event{Type: telemetry.EventReleased, Attempt: joined}, "the database rolled back: nothing was charged"},

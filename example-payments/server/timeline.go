@@ -192,10 +192,11 @@ func (t *Timeline) Observe(ctx context.Context, ev telemetry.Event) {
 		return
 	}
 	addf := func(step, format string, args ...any) { t.addf(payments.MerchantOf(ctx), id, step, format, args...) }
-	taken, freed, where := fmt.Sprintf("the key is locked, fence %d", f.Token), "the lock is given back", "the token store"
+	taken, begun, freed := fmt.Sprintf("the key is locked, fence %d", f.Token), fmt.Sprintf("attempt %d is noted in the token store", number), "the lock is given back"
 	stored, undone := "the answer is stored", "nothing happened, so the next request may run"
 	if f.Domain == driver.JoinedDomain {
-		taken, freed, where = "the payment's transaction holds the key", "the transaction is over", "the same transaction"
+		// A rollback takes the number along, so the next attempt would be the first one again.
+		taken, begun, freed = "the payment's transaction holds the key", "an attempt is noted in the same transaction", "the transaction is over"
 		undone = "the database rolled back: nothing was charged"
 		if t.wroteLast(id) { // a refusal, such as 402, is stored alone
 			stored = "payment and answer commit together"
@@ -204,7 +205,7 @@ func (t *Timeline) Observe(ctx context.Context, ev telemetry.Event) {
 	switch ev.Type {
 	case telemetry.EventBegun:
 		addf("lock", "%s", taken)
-		addf("begin", "attempt %d is noted in %s", number, where)
+		addf("begin", "%s", begun)
 	case telemetry.EventCompleted:
 		addf("settle", "%s", stored)
 		addf("release", "%s", freed)
@@ -224,7 +225,7 @@ func (t *Timeline) Observe(ctx context.Context, ev telemetry.Event) {
 	case telemetry.EventUnresolved:
 		addf("resolve", "the ledger was asked: it cannot tell")
 	case telemetry.EventReplayed:
-		addf("replay", "the same answer again, and nothing runs")
+		addf("replay", "the stored answer, and nothing runs")
 	case telemetry.EventJoined, telemetry.EventWaited:
 		addf("replay", "a repeat waits for the first request")
 	case telemetry.EventRefused:
@@ -241,12 +242,17 @@ func (t *Timeline) Observe(ctx context.Context, ev telemetry.Event) {
 
 // Step tells of a step of a charge, for payments.Service.
 func (t *Timeline) Step(ctx context.Context, step string, x idem.Execution) {
+	joined := x.Fence == (driver.Fence{})
 	switch step {
 	case "before-ledger":
-		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "the handler runs attempt %d", x.Attempt)
+		text := fmt.Sprintf("the handler runs attempt %d", x.Attempt)
+		if joined {
+			text = "the handler runs"
+		}
+		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "%s", text)
 	case "after-ledger":
 		text := "the payment is written"
-		if x.Fence == (driver.Fence{}) { // joined
+		if joined {
 			text = uncommitted
 		}
 		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "%s", text)

@@ -83,9 +83,9 @@ func TestPageTellsWhatItsButtonDoes(t *testing.T) {
 		cfg.Service.Crash = func() {}
 		cfg.Console = http.NotFoundHandler()
 	})
-	for c, want := range map[*client]map[string]bool{plain: {"Fail mid-charge": true}, crashing: {"Crash mid-charge": true, `href="/console/"`: true}} {
+	for c, want := range map[*client]map[string]bool{plain: {"Fail mid-charge": true}, crashing: {"Crash mid-charge": true, `href="/console/"`: true, "Connection: close": true}} {
 		page := c.do("GET", "/", "").body
-		for _, part := range []string{"Fail mid-charge", "Crash mid-charge", `href="/console/"`} {
+		for _, part := range []string{"Fail mid-charge", "Crash mid-charge", `href="/console/"`, "Connection: close"} {
 			if strings.Contains(page, part) != want[part] {
 				t.Errorf("%q on the page: %t, want %t", part, !want[part], want[part])
 			}

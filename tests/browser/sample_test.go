@@ -80,7 +80,7 @@ func TestSampleCrashes(t *testing.T) {
 		first, second []string // on the timeline
 	}{
 		"joined": {nil, "Fail mid-charge", []string{"written, not yet committed", "rolled back: nothing was charged"}, []string{"commit together"}},
-		"memory": {[]string{"--token-store", "memory"}, "Fail mid-charge", []string{"the ledger was asked: the money has moved"}, []string{"the same answer again"}},
+		"memory": {[]string{"--token-store", "memory"}, "Fail mid-charge", []string{"the ledger was asked: the money has moved"}, []string{"the stored answer"}},
 		"process": {[]string{"--demo"}, "Crash mid-charge", []string{"written, not yet committed", "the instance is gone", "another instance takes over",
 			"rolled back what was not committed: nothing was charged"}, []string{"commit together"}},
 	} {
@@ -134,6 +134,33 @@ func TestOnePressIsOneCrash(t *testing.T) {
 	}
 	p.charged("0 times")
 	p.wantNoFaults("net::ERR_")
+}
+
+// A paid order only gets its answer again. So a press of the button after a payment takes a new order, says so,
+// and crashes that one.
+func TestCrashAfterAPaymentTakesANewOrder(t *testing.T) {
+	for name, flags := range map[string][]string{"process": {"--demo"}, "memory": {"--token-store", "memory"}} {
+		t.Run(name, func(t *testing.T) {
+			p := open(t, "")
+			p.to(testserver.StartSample(t, flags...).URL() + "/")
+			p.click("#pay")
+			p.charged("1 time")
+			paid := eval[string](p, `document.querySelector("#key").innerText`)
+			p.click("#crash")
+			p.await(fmt.Sprintf(`document.querySelector("#key").innerText !== %q && document.querySelectorAll("#answers li").length === 1 && !document.querySelector("#answers .wait")`, paid))
+			p.shows("#renewed", "A new order, because the one before is paid.")
+			fresh := eval[string](p, `document.querySelector("#key").innerText`)
+			p.click("#pay") // the crashed order is the same one still
+			p.charged("1 time")
+			if now := eval[string](p, `document.querySelector("#key").innerText`); now != fresh {
+				t.Errorf("the order after the crash is %s, want %s", now, fresh)
+			}
+			p.pictures("sample-new-order-" + name)
+			p.click("#fresh")
+			p.await(`!document.querySelector("#renewed").checkVisibility()`)
+			p.wantNoFaults("500", "503", "409", "net::ERR_")
+		})
+	}
 }
 
 // A client that follows the link to the page about keys finds its way back.
@@ -203,7 +230,7 @@ func TestDoubtOfTheSampleIsSettled(t *testing.T) {
 		p.to(order)
 		p.await(`!!document.querySelector("#timeline .doubt")`) // the same order is there again
 		p.click("#pay")
-		p.await(fmt.Sprintf(`document.querySelector("#answers .replay .text").innerText.includes(%q)`, paid[i][:14]))
+		p.await(fmt.Sprintf(`document.querySelector("#answers .replay .text").innerText.startsWith("the stored answer: payment " + %q)`, paid[i][:14]))
 		step("the customer has the answer")
 		p.charged("1 time")
 		p.shows("#timeline .resolve", "ada decided: the money has moved")

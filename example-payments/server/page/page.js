@@ -17,6 +17,7 @@ function openOrder() {
   if (!/^#order-[0-9a-f]{8}$/.test(location.hash)) return newOrder();
   key = location.hash.slice(1);
   sent = wished = 0;
+  find("renewed").hidden = true;
   find("key").textContent = key;
   find("curl").textContent = curl.replace("localhost:8080", location.origin).replaceAll("order-17", key);
   count();
@@ -73,11 +74,31 @@ async function send(amount, headers = {}) {
       continue;
     }
     const replayed = response.headers.get("Idempotent-Replayed") === "true";
-    if (response.ok) tell(item, replayed ? "replay" : "ok", response.status, (replayed ? "replayed: the same answer again, " : "paid: ") + (body.id ? "payment " + String(body.id).slice(0, 14) + "…" : JSON.stringify(body)));
+    if (response.ok) tell(item, replayed ? "replay" : "ok", response.status, (!replayed ? "paid: " : others(item) ? "replayed: the same answer again, " : "the stored answer: ") + (body.id ? "payment " + String(body.id).slice(0, 14) + "…" : JSON.stringify(body)));
     else tell(item, "fail", response.status, body.code ? body.code + ": " + (body.detail || body.title) + (body.code === "outcome-unknown" ? " An operator settles it in the console." : "") : JSON.stringify(body));
     break;
   }
   refresh();
+}
+
+// others reports whether another request on the page has the answer, or may still get it. Otherwise the
+// stored answer is the first one that the client sees, for example after an operator has settled the charge.
+const others = (item) => [...find("answers").children].some((li) => li !== item && ["ok", "replay", "wait"].includes(li.className));
+
+// crash sends a charge that breaks off in its middle. A paid order would only get its answer again, so it
+// takes a new one.
+async function crash() {
+  const mine = key;
+  let paid = false;
+  try {
+    paid = (await ask(mine, "/v1/idempotency")).state === "completed";
+  } catch { /* the service is down, and send says so */ }
+  if (mine !== key) return;
+  if (paid) {
+    newOrder();
+    find("renewed").hidden = false;
+  }
+  send(1250, { "Demo-Crash": "yes" });
 }
 
 // answer adds a line for a request.
@@ -202,5 +223,5 @@ find("fresh").addEventListener("click", newOrder);
 find("pay").addEventListener("click", () => send(1250));
 find("double").addEventListener("click", () => { send(1250); send(1250); });
 find("other").addEventListener("click", () => send(9900));
-find("crash").addEventListener("click", () => send(1250, { "Demo-Crash": "yes" }));
+find("crash").addEventListener("click", crash);
 openOrder();
