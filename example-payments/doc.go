@@ -42,6 +42,7 @@
 //
 // With --redis the records are in Redis, the lock is in ZooKeeper (--zookeeper) or in
 // Redis, and the ledger checks the fencing token. That also fits a service whose money
-// moves elsewhere. With --token-store memory the keys are lost at exit. A ledger that
-// outlives its keys cannot recognise a repeated request.
+// moves elsewhere. deploy/compose.yaml starts three instances in this way, with their servers.
+// With --token-store memory the keys are lost at exit. A ledger that outlives its keys cannot
+// recognise a repeated request.
 package main
