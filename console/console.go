@@ -51,6 +51,8 @@ type Config struct {
 	Challenge string
 	// Service is the name in the title of each page. It may be empty.
 	Service string
+	// Home is a link on each page that leads back to the service, such as "/". By default there is none.
+	Home string
 	// TokenKey makes the tokens of forms. Instances behind one address share a key of at least
 	// 32 random bytes. By default each instance makes its own.
 	TokenKey []byte
@@ -81,6 +83,8 @@ type Console struct {
 	strip  strip
 	sweeps sweeps
 	mux    *http.ServeMux
+
+	signOuts signOuts
 
 	lookUps chan struct{} // one for each that runs
 }
@@ -138,6 +142,8 @@ func newConsole(engine *idem.Engine, authorise Authorise, cfg Config) (*Console,
 	c.mux.HandleFunc("GET /{$}", c.inbox)
 	c.mux.HandleFunc("POST /find", c.find)
 	c.mux.HandleFunc("GET /find", func(w http.ResponseWriter, r *http.Request) { seeOther(w, root(r)) })
+	c.mux.HandleFunc("POST "+signOutPath, c.signOut)
+	c.mux.HandleFunc("GET "+signOutPath, func(w http.ResponseWriter, r *http.Request) { seeOther(w, root(r)) })
 	c.mux.HandleFunc("GET /key/{id}", c.story)
 	c.mux.HandleFunc("POST /key/{id}/settle", c.settle)
 	c.mux.HandleFunc("GET /health", c.health)

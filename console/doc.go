@@ -46,6 +46,9 @@
 // Raw keys are stored nowhere, so the console cannot show them. A search by key sends the key in
 // the body of a POST, so that it is in no URL, log or history.
 //
+// An operator with a name and a password (HTTP basic authentication) can sign out on each page. A
+// session of your own sign-in ends where it began, and [Config].Home leads there.
+//
 // # How a decision is made
 //
 // Each outcome has its own form, and the operator opens one. The operator gives a reason, and types
@@ -62,7 +65,7 @@
 // # Against attacks
 //
 // Every POST has to come from a page of the console. [net/http.CrossOriginProtection] refuses
-// requests from other origins, and each form has a token that is bound to the operator. Tokens are
+// requests from other origins, and each form but that of the sign-out has a token that is bound to the operator. Tokens are
 // made with a random key of the instance, or with [Config].TokenKey if several instances share one
 // address. Pages run no inline script and no inline style, cannot be framed, and are not cached
 // (Content-Security-Policy, Cache-Control). Stored text is escaped, and unprintable characters are

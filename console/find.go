@@ -34,7 +34,7 @@ func (c *Console) find(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		c.unavailable(w, r, err)
 	case text != "":
-		p := errorPage{c.page(r, "Not found"), text}
+		p := errorPage{page: c.page(r, "Not found"), Text: text}
 		p.Search = s
 		c.render(w, r, http.StatusNotFound, "error", p)
 	default:

@@ -90,7 +90,7 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 			refuse(w, r, http.StatusBadRequest, "The form cannot be read. Nothing was done.")
 			return
 		}
-		if !g.good(r.PostForm.Get("token"), op) {
+		if r.URL.Path != signOutPath && !g.good(r.PostForm.Get("token"), op) {
 			refuse(w, r, http.StatusForbidden, "The form is too old, or is not yours. Nothing was done. Open the page again.")
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -292,7 +293,7 @@ func (c *Console) gradeDomains(ctx context.Context, samples map[string]driver.Ke
 		records += under[domain]
 	}
 	if foreign > 0 {
-		return Warn, fmt.Sprintf("%d open records are under %d lock domains that are neither in use here nor retired.", records, foreign)
+		return Warn, plural(records, "open record is", "open records are") + " under " + plural(foreign, "lock domain that is", "lock domains that are") + " neither in use here nor retired."
 	}
 	return OK, "All open records are under lock domains in use, or under retired ones."
 }
@@ -341,8 +342,16 @@ func (s *sweeps) check(context.Context) (Level, string) {
 	case !p.Leader:
 		return Warn, "This instance could not be elected " + operate.Brief(ago) + " ago."
 	case p.Failed > 0 || p.Unqueued > 0:
-		return Warn, fmt.Sprintf("This instance sweeps. In the pass %s ago %d records failed.", operate.Brief(ago), p.Failed+p.Unqueued)
+		return Warn, fmt.Sprintf("This instance sweeps. In the pass %s ago %s failed.", operate.Brief(ago), plural(p.Failed+p.Unqueued, "record", "records"))
 	default:
-		return OK, fmt.Sprintf("This instance sweeps. The pass %s ago looked at %d records and settled %d.", operate.Brief(ago), p.Looked, p.Settled())
+		return OK, fmt.Sprintf("This instance sweeps. The pass %s ago looked at %s and settled %d.", operate.Brief(ago), plural(p.Looked, "record", "records"), p.Settled())
 	}
+}
+
+// plural is a number with the words that fit it.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
 }

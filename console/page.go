@@ -50,6 +50,7 @@ func assetHandler() http.Handler {
 type page struct {
 	Title    string
 	Service  string
+	Home     string // link to the service
 	Root     string // relative path of the console's first page
 	Operator Operator
 	Token    string
@@ -57,11 +58,12 @@ type page struct {
 	Scopes   string // what a scope is in this service
 	Strip    []healthLine
 	Here     string // path of this page below Root
+	SignOut  string // names the form that signs the operator out; empty if there is none
 }
 
 func (c *Console) page(r *http.Request, title string) page {
 	op := operatorOf(r)
-	return page{Title: title, Service: c.cfg.Service, Root: root(r), Operator: op, Token: c.guard.token(op), Scopes: c.cfg.ScopeHint, Strip: c.strip.get(r.Context()).Lines,
+	return page{Title: title, Service: c.cfg.Service, Home: c.cfg.Home, SignOut: newSignOut(r), Root: root(r), Operator: op, Token: c.guard.token(op), Scopes: c.cfg.ScopeHint, Strip: c.strip.get(r.Context()).Lines,
 		Here: strings.TrimPrefix(r.URL.Path, "/")}
 }
 
@@ -95,17 +97,18 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 // errorPage tells an operator what went wrong.
 type errorPage struct {
 	page
-	Text string
+	Text   string
+	SignIn bool // with a link to sign in
 }
 
 // fail tells an operator about a request that was not served.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, status int, text string) {
-	c.render(w, r, status, "error", errorPage{c.page(r, http.StatusText(status)), text})
+	c.render(w, r, status, "error", errorPage{page: c.page(r, http.StatusText(status)), Text: text})
 }
 
 // refuse answers somebody who is no operator, with a page that tells nothing about the service.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
-	c.render(w, r, status, "error", errorPage{page{Title: http.StatusText(status), Root: root(r)}, text})
+	c.render(w, r, status, "error", errorPage{page: page{Title: http.StatusText(status), Root: root(r)}, Text: text})
 }
 
 // unavailable tells that a server did not answer. The error itself goes to the log, because it may

@@ -123,7 +123,7 @@ func (a *App) makeConsole() (handler http.Handler, err error) {
 	if a.cfg.LocalOperators {
 		authorise = a.cfg.Operators.authoriseLocal
 	}
-	a.console, err = console.New(a.engine, authorise, console.Config{Service: "payments", Logger: a.log,
+	a.console, err = console.New(a.engine, authorise, console.Config{Service: "payments", Home: "/", Logger: a.log,
 		Policies:  []idem.Policy{a.policy},
 		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
 		TokenKey: a.cfg.ConsoleTokenKey, Challenge: `Basic realm="console", charset="UTF-8"`})

@@ -176,6 +176,33 @@ func TestSampleTellsAboutKeys(t *testing.T) {
 	p.wantNoFaults()
 }
 
+// An operator leaves the console for the sample's page, signs out, and the browser has forgotten the password. Whoever
+// answers its question is signed in.
+func TestOperatorLeavesTheConsole(t *testing.T) {
+	url := testserver.StartSample(t, "--operators", "ada=secret,bob=secret").URL()
+	p := open(t, "")
+	p.answers("ada")
+	p.to(url + "/console/health")
+	p.answers("")
+	p.shows(".who", "Signed in as ada")
+	p.pictures("console-leave")
+	p.click(`.bar nav a[href="/"]`)
+	p.shows("#balance", "$")
+	p.to(url + "/console/")
+	p.click(".out button")
+	p.shows("main", "You are signed out.")
+	p.pictures("console-signed-out")
+	p.click("main a")
+	p.shows("main", "Sign in as an operator.")
+	p.answers("ada")
+	p.to(url + "/console/")
+	p.shows(".who", "Signed in as ada")
+	p.answers("bob")
+	p.click(".out button")
+	p.shows(".who", "Signed in as bob")
+	p.wantNoFaults("401")
+}
+
 // The loop of a new operator, twice: a charge ends in doubt, the console has found its payment, the
 // operator settles it, and the customer gets the answer of the handler.
 func TestDoubtOfTheSampleIsSettled(t *testing.T) {

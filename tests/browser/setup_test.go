@@ -15,6 +15,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/fetch"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -39,6 +40,7 @@ type tab struct {
 
 	mu     sync.Mutex
 	faults []string // errors on the page's console, and violations of its policy
+	user   string   // who answers when the browser asks for a password; if empty, it is told to cancel
 }
 
 // open starts a browser. Without a Chromium the test fails, because the pages are untested then.
@@ -75,6 +77,17 @@ func open(t *testing.T, user string, more ...chromedp.ExecAllocatorOption) *tab 
 	return p
 }
 
+// answers says who signs in from now on when the browser asks for a name and a password. With "" the question is
+// cancelled.
+func (p *tab) answers(user string) {
+	p.Helper()
+	p.mu.Lock()
+	p.user = user
+	p.mu.Unlock()
+	handle := true
+	call(p, fetch.Enable, fetch.EnableParams{HandleAuthRequests: &handle})
+}
+
 // call sends a command of the browser's protocol.
 func call[P, R any](p *tab, cmd cdp.Command[P, R], params P) {
 	p.Helper()
@@ -99,6 +112,20 @@ func get[T any](p *tab, a chromedp.Action[T]) T {
 func (p *tab) listen(ev any) {
 	fault := ""
 	switch ev := ev.(type) {
+	case *fetch.EventRequestPaused:
+		go func() { // an error is one of a page that has gone
+			_, _ = chromedp.Call(p.ctx, fetch.ContinueRequest, fetch.ContinueRequestParams{RequestID: ev.RequestID})
+		}()
+	case *fetch.EventAuthRequired:
+		p.mu.Lock()
+		answer := &fetch.AuthChallengeResponse{Response: fetch.AuthChallengeResponseResponseCancelAuth}
+		if p.user != "" {
+			answer = &fetch.AuthChallengeResponse{Response: fetch.AuthChallengeResponseResponseProvideCredentials, Username: p.user, Password: "secret"}
+		}
+		p.mu.Unlock()
+		go func() {
+			_, _ = chromedp.Call(p.ctx, fetch.ContinueWithAuth, fetch.ContinueWithAuthParams{RequestID: ev.RequestID, AuthChallengeResponse: answer})
+		}()
 	case *log.EventEntryAdded:
 		if ev.Entry.Level == log.EntryLevelError || ev.Entry.Source == log.EntrySourceSecurity {
 			fault = ev.Entry.Text + " " + ev.Entry.URL
