@@ -42,7 +42,7 @@ type JoinedStore interface {
 	// was committed meanwhile. The limit of the wait does not reach the handler's statements.
 	//
 	// A committed record that does not let the attempt start comes back without a wait for the transactions of
-	// others. A store that cannot look and begin in one round trip looks first, unless Looked is set.
+	// others, or the key counts as held if one of them has locked that record. A store that cannot look and begin in one round trip looks first, unless Looked is set.
 	//
 	// ctx bounds the call only. The transaction goes on after ctx has ended. It leaves at least
 	// one connection of the pool to other calls.

@@ -103,6 +103,7 @@ type Joined struct {
 	guard     guard
 	connector Connector
 	joined    joinedStatements
+	looks     bool          // the guard sees the record of a key before BEGIN
 	slots     chan struct{} // of shared
 	shared    *slots        // nil is no limit
 	pool      int           // the size of the pool, for which the slots were made

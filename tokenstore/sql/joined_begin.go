@@ -20,14 +20,14 @@ func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.Jo
 		return begin, err
 	}
 	usual := req.Kind == driver.ClientKey && req.RunAgainFrom == nil
-	slot := j.connector.Pipelined() && j.slotIsFree()
+	slot := usual && !req.Looked && (j.connector.Pipelined() || j.looks) && j.slotIsFree()
 	defer func() {
 		if slot { // the transaction has none of it
 			j.giveSlot()
 		}
 	}()
-	// A client key without a record is the usual case, so the first round inserts one unseen. The look comes first if it
-	// cannot come with that, or would have to wait for the transactions of others.
+	// A client key without a record is the usual case, so the first round inserts one unseen, or looks in the connection that inserts
+	// it. A look by itself comes first if there is no such way, or if that would have to wait for the transactions of others.
 	var from *driver.Record
 	if !usual || !slot && !req.Looked {
 		rec, err := j.Get(ctx, id)
@@ -63,7 +63,7 @@ func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.Jo
 		switch {
 		case err != nil:
 			return begin, err
-		case held:
+		case held: // or others have locked a record that answers, which the caller reads then
 			return driver.JoinedBegin{Held: true}, nil
 		case seen != nil:
 			if t != nil {
@@ -191,22 +191,25 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 	if req.HandlerTimeout > 0 {
 		t.idle = max(j.idle, req.HandlerTimeout+idleMargin)
 	}
-	if held, err = t.open(ctx); held || err != nil {
-		return nil, held, nil, err
-	}
 	p := pending{id: id, req: req, next: 1, idle: t.idle, free: free}
 	if from != nil {
 		p.next = from.Attempt.Number + 1
 	}
 	t.attempt = driver.Attempt{Number: p.next, Fence: driver.JoinedFence(p.next), Nonce: req.Nonce}
-	taken, waited, err := j.guard.take(ctx, t, &p, from)
+	if held, err = t.open(ctx, &p, from); held || err != nil {
+		return nil, held, nil, err
+	}
+	taken, waited := false, false
+	if from != nil || !p.seen.there {
+		taken, waited, err = j.guard.take(ctx, t, &p, from)
+	}
 	if err == nil && taken && !waited {
 		if s := databaseSQL(t.session); s != nil {
 			s.hand()
 		}
 		return t, false, nil, nil
 	}
-	if err == nil && !waited && p.seen.there {
+	if err == nil && !waited && from == nil && p.seen.there {
 		if e, err := j.entry("begin joined", &p.seen); err != nil {
 			t.finish(ctx, true)
 			return nil, false, nil, err
@@ -241,14 +244,14 @@ func beginsLater(s Session) bool {
 	return false
 }
 
-// open gets a connection and sends BEGIN, unless that comes later.
-func (t *joinedTx) open(ctx context.Context) (held bool, err error) {
+// open gets a connection and sends BEGIN, unless that comes later or the key has a record that the caller does not know.
+func (t *joinedTx) open(ctx context.Context, p *pending, from *driver.Record) (held bool, err error) {
 	j := t.joined
 	if t.session, err = j.connector.Connect(ctx); err != nil {
 		return false, j.failed("begin joined", err)
 	}
-	held, err = j.guard.before(ctx, t)
-	if !held && err == nil && !beginsLater(t.session) {
+	held, err = j.guard.before(ctx, t, p)
+	if !held && err == nil && (from != nil || !p.seen.there) && !beginsLater(t.session) {
 		err = t.session.Begin(ctx, j.isolation)
 	}
 	if held || err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -113,35 +112,6 @@ func (s *compoundSession) begun(ctx context.Context) error {
 	return s.Begin(ctx, sql.LevelDefault)
 }
 
-// end sends a statement that ends the transaction. Nothing follows it, also not of a goroutine of the handler, which would
-// commit by itself. sent is false if it was not sent.
-func (s *compoundSession) end(ctx context.Context, statement string) (sent bool, err error) {
-	var reached atomic.Bool
-	err = s.within(ctx, func() (err error) {
-		rawErr := s.conn.Raw(func(any) error {
-			if s.strict.done {
-				err = sql.ErrTxDone
-				return nil
-			}
-			reached.Store(true) // before the look at ctx, because nobody waits after its end
-			if err = ctx.Err(); err != nil {
-				return nil
-			}
-			_, err = s.strict.contextConn.ExecContext(ctx, statement, nil)
-			s.strict.over = err == nil
-			return nil
-		})
-		if err = errors.Join(rawErr, err); err != nil {
-			return err
-		}
-		if err = s.tx.Commit(); errors.Is(err, sql.ErrTxDone) { // it sends nothing
-			return nil
-		}
-		return err
-	})
-	return reached.Load(), err
-}
-
 // takeAtOnce is take with everything that comes before. If the key has a record, p has that, and nothing has begun.
 func (g *mysqlGuard) takeAtOnce(ctx context.Context, t *joinedTx, s *compoundSession, p *pending, from *driver.Record) (taken bool, err error) {
 	wait := ""
@@ -158,7 +128,7 @@ func (g *mysqlGuard) takeAtOnce(ctx context.Context, t *joinedTx, s *compoundSes
 		statement = g.compounds.update.with(append(args, t.savepoint())...)
 	}
 	var seen mysqlLook
-	err = s.conn.QueryRowContext(ctx, statement).Scan(append([]any{&seen.thread, &seen.server, &seen.idle}, p.seen.targets()...)...)
+	err = s.conn.QueryRowContext(ctx, statement).Scan(seen.targets(&p.seen)...)
 	switch fault := g.joined.dialect.Fault(err); {
 	case err == nil && p.seen.there, errors.Is(err, sql.ErrNoRows), sqldialect.MySQLNumber(err) == notOneRow: // the record is there, was removed meanwhile, or has changed
 		return false, nil

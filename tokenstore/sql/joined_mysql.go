@@ -25,7 +25,7 @@ import (
 // the proof that nothing was committed.
 type mysqlGuard struct {
 	joined    *Joined
-	look      string // at a key and at the time, without waiting
+	look      string // at a key, its record and the time, without waiting
 	set, undo string // what the session has for itself during an attempt
 	settings  string // reads whether the session still has them
 	idle      string // an expression: for how many seconds a transaction may be idle
@@ -36,6 +36,7 @@ func newMySQLGuard(ctx context.Context, j *Joined) (guard, error) {
 	// With interpolateParams the driver writes many bytes as two, and the server closes the
 	// connection, and with it the transaction, after a statement that is too long.
 	j.longest /= 2
+	j.looks = true
 	if j.halfOnTimeout && !isStrict(ctx, j.db) {
 		j.log.WarnContext(ctx, "tokenstore/sql: innodb_rollback_on_timeout is off: a handler that ignores a lock time-out commits the rest of its writes, and nothing tells. Open the pool with sqlstore.OpenStrict or sqlstore.Strict, which refuse that")
 	}
@@ -52,7 +53,7 @@ func newMySQLGuard(ctx context.Context, j *Joined) (guard, error) {
 	}
 	g := &mysqlGuard{joined: j, idle: idle,
 		// A look that asked for the right to write would take the read lock of a backup for another attempt.
-		look: j.names.sql("SELECT {clock}, r.k, CONNECTION_ID(), " + mysqlServer + ", " + idle + " FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? " + share + " NOWAIT"),
+		look: j.names.sql("SELECT CONNECTION_ID(), " + mysqlServer + ", " + idle + ", " + ofRecord + " FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? " + share + " NOWAIT"),
 		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
 			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
 		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1 AND @@SESSION.completion_type = 'NO_CHAIN'",
@@ -64,20 +65,20 @@ func newMySQLGuard(ctx context.Context, j *Joined) (guard, error) {
 func (g *mysqlGuard) claim(driver.KeyID) bool { return true }
 func (g *mysqlGuard) unclaim(driver.KeyID)    {}
 
-// before looks whether the key is free without waiting, which an INSERT cannot do there.
-func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err error) {
+// before looks at the key without waiting, which an INSERT cannot do there.
+func (g *mysqlGuard) before(ctx context.Context, t *joinedTx, p *pending) (held bool, err error) {
 	if _, later := t.session.(*compoundSession); later {
 		return false, nil
 	}
 	s := databaseSQL(t.session)
-	seen, err := g.lookAt(ctx, s.conn, t.id)
+	seen, err := g.lookAt(ctx, s.conn, t.id, &p.seen)
 	switch {
 	case g.joined.dialect.Fault(err) == sqldialect.Busy:
 		return true, nil
 	case err != nil:
 		return false, err
 	}
-	t.started = time.UnixMicro(seen.now).UTC()
+	t.started = time.UnixMicro(p.seen.now).UTC()
 	t.idle = min(t.idle, time.Duration(seen.idle)*time.Second) // a shorter limit of the DBA stays
 	s.interrupt = func(ctx context.Context) error { return g.killQuery(ctx, seen) }
 	return false, nil
@@ -86,18 +87,20 @@ func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err er
 // mysqlServer is an expression that tells a server from the others behind the same address.
 const mysqlServer = "CONCAT_WS(' ', @@hostname, @@port, @@server_id)"
 
-// mysqlLook is what a look at a key sees.
+// mysqlLook is what a look at a key sees beside its record.
 type mysqlLook struct {
-	now    int64
 	thread uint64 // the number of the connection
 	server string
 	idle   int64 // for how many seconds a transaction may be idle
 }
 
-func (g *mysqlGuard) lookAt(ctx context.Context, q querier, id driver.KeyID) (seen mysqlLook, err error) {
-	var k []byte
-	err = q.QueryRowContext(ctx, g.look, id[:]).Scan(&seen.now, &k, &seen.thread, &seen.server, &seen.idle)
+func (g *mysqlGuard) lookAt(ctx context.Context, q querier, id driver.KeyID, f *found) (seen mysqlLook, err error) {
+	err = q.QueryRowContext(ctx, g.look, id[:]).Scan(seen.targets(f)...)
 	return seen, err
+}
+
+func (seen *mysqlLook) targets(f *found) []any {
+	return append([]any{&seen.thread, &seen.server, &seen.idle}, f.targets()...)
 }
 
 // killQuery ends the statement that runs in a connection, and not its transaction. It asks through another
@@ -127,7 +130,7 @@ func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
 }
 
 func (g *mysqlGuard) held(ctx context.Context, id driver.KeyID) (bool, error) {
-	_, err := g.lookAt(ctx, g.joined.db, id)
+	_, err := g.lookAt(ctx, g.joined.db, id, new(found))
 	if g.joined.dialect.Fault(err) == sqldialect.Busy {
 		return true, nil
 	}
@@ -226,9 +229,13 @@ func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) e
 }
 
 // commit sends COMMIT past the sql.Tx, because the driver's COMMIT knows no context. What the
-// handler still sends over the transaction is rolled back after it. If the handler has ended the
+// handler still sends over the transaction is rolled back after it, or refused by a connection of [Strict]. If the handler has ended the
 // transaction meanwhile, there may have been nothing left to commit, and the error leaves that open.
 func (g *mysqlGuard) commit(ctx context.Context, t *joinedTx) error {
+	if s := databaseSQL(t.session); s.strict != nil {
+		_, err := s.end(ctx, "COMMIT")
+		return err
+	}
 	if err := t.session.Exec(ctx, "COMMIT"); err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func newPostgresGuard(ctx context.Context, j *Joined) (guard, error) {
 func (g *postgresGuard) claim(driver.KeyID) bool { return true }
 func (g *postgresGuard) unclaim(driver.KeyID)    {}
 
-func (g *postgresGuard) before(_ context.Context, t *joinedTx) (bool, error) {
+func (g *postgresGuard) before(_ context.Context, t *joinedTx, _ *pending) (bool, error) {
 	t.state = &postgresState{}
 	return false, nil
 }

@@ -264,6 +264,35 @@ func (s *sqlSession) Rollback(ctx context.Context) error {
 	return err
 }
 
+// end sends a statement that commits the transaction, over a connection of [Strict]. Nothing follows it, also not a statement of a
+// goroutine of the handler, which might commit by itself. sent is false if it was not sent.
+func (s *sqlSession) end(ctx context.Context, statement string) (sent bool, err error) {
+	var reached atomic.Bool
+	err = s.within(ctx, func() (err error) {
+		rawErr := s.conn.Raw(func(any) error {
+			if s.strict.done {
+				err = sql.ErrTxDone
+				return nil
+			}
+			reached.Store(true) // before the look at ctx, because nobody waits after its end
+			if err = ctx.Err(); err != nil {
+				return nil
+			}
+			_, err = s.strict.contextConn.ExecContext(ctx, statement, nil)
+			s.strict.over = err == nil
+			return nil
+		})
+		if err = errors.Join(rawErr, err); err != nil {
+			return err
+		}
+		if err = s.tx.Commit(); errors.Is(err, sql.ErrTxDone) { // it sends nothing
+			return nil
+		}
+		return err
+	})
+	return reached.Load(), err
+}
+
 // within runs a call until ctx ends. The call itself has a goroutine, because a context ends few
 // drivers' COMMIT, and because database/sql has a call wait for the statement of another goroutine
 // without end. If it gives up, the goroutine ends with that statement or with the connection.
@@ -311,6 +340,9 @@ func (s *sqlSession) Exec(ctx context.Context, statement string, args ...any) er
 	}
 	return s.within(ctx, func() (err error) {
 		rawErr := s.conn.Raw(func(driverConn any) error {
+			if s.strict != nil { // which lets nothing through after the end of the transaction
+				driverConn = s.strict.contextConn
+			}
 			execer, ok := driverConn.(sqldriver.ExecerContext)
 			if !ok {
 				err = errors.New("the driver cannot execute a statement by itself")

@@ -67,7 +67,7 @@ type commitGate struct{ allowed atomic.Bool }
 
 // before sets what a connection has for itself. Foreign keys refuse the commit of a pending
 // record. Others may have turned off the writing to the disk, for example to load data.
-func (g *sqliteGuard) before(ctx context.Context, t *joinedTx) (bool, error) {
+func (g *sqliteGuard) before(ctx context.Context, t *joinedTx, _ *pending) (bool, error) {
 	gate := new(commitGate)
 	for _, pragma := range []string{"PRAGMA foreign_keys = ON", "PRAGMA synchronous = FULL"} {
 		if _, err := t.session.(*sqlSession).conn.ExecContext(ctx, pragma); err != nil {

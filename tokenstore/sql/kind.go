@@ -75,8 +75,8 @@ type guard interface {
 	// held reports whether a transaction has the key.
 	held(ctx context.Context, id driver.KeyID) (bool, error)
 	// before readies a connection for BEGIN, and after has it forget that. before reports
-	// whether another transaction has the key, if it can tell without waiting.
-	before(ctx context.Context, t *joinedTx) (held bool, err error)
+	// whether another transaction has the key, if it can tell without waiting. It may have p see the record of the key.
+	before(ctx context.Context, t *joinedTx, p *pending) (held bool, err error)
 	after(ctx context.Context, t *joinedTx) error
 	// take runs the statement that takes the key. from is nil for an INSERT.
 	take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error)

@@ -104,7 +104,7 @@ type strictConn struct {
 
 	// A statement of the store has begun the transaction, and another one may end it, see [compoundSession].
 	begun bool // the next BeginTx sends nothing
-	done  bool // the handler has called Commit or Rollback
+	done  bool // Commit or Rollback of the sql.Tx was called
 	over  bool // the transaction has been committed, so nothing more is sent
 }
 
@@ -161,24 +161,46 @@ func (c *strictConn) rows(rows sqldriver.Rows, err error) (sqldriver.Rows, error
 
 // BeginTx sends nothing if a statement has begun the transaction.
 func (c *strictConn) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (sqldriver.Tx, error) {
-	if !c.begun {
-		return c.contextConn.BeginTx(ctx, opts)
+	if c.begun {
+		c.begun = false
+		return &strictTx{conn: c}, nil
 	}
-	c.begun = false
-	return begunTx{c}, nil
+	tx, err := c.contextConn.BeginTx(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &strictTx{c, tx}, nil
 }
 
-// begunTx is a transaction that a statement has begun. Nothing is sent for its end if a statement has ended it.
-type begunTx struct{ conn *strictConn }
+// strictTx is a transaction of a [strictConn]. Nothing is sent for its end if a statement has committed it.
+type strictTx struct {
+	conn *strictConn
+	tx   sqldriver.Tx // nil if a statement has begun it
+}
 
-func (t begunTx) Commit() error   { return t.end("COMMIT") }
-func (t begunTx) Rollback() error { return t.end("ROLLBACK") }
+func (t *strictTx) Commit() error {
+	if t.tx == nil {
+		return t.end(func() error { return t.exec("COMMIT") })
+	}
+	return t.end(t.tx.Commit)
+}
 
-func (t begunTx) end(statement string) error {
+func (t *strictTx) Rollback() error {
+	if t.tx == nil {
+		return t.end(func() error { return t.exec("ROLLBACK") })
+	}
+	return t.end(t.tx.Rollback)
+}
+
+func (t *strictTx) end(send func() error) error {
 	if t.conn.over {
 		return nil
 	}
 	t.conn.done = true
+	return send()
+}
+
+func (t *strictTx) exec(statement string) error {
 	_, err := t.conn.contextConn.ExecContext(context.Background(), statement, nil)
 	return err
 }
