@@ -285,8 +285,9 @@ func (s *sqlSession) end(ctx context.Context, statement string) (sent bool, err 
 		if err = errors.Join(rawErr, err); err != nil {
 			return err
 		}
-		if err = s.tx.Commit(); errors.Is(err, sql.ErrTxDone) { // it sends nothing
-			return nil
+		err = s.tx.Commit() // it sends nothing
+		if errors.Is(err, sql.ErrTxDone) {
+			err = nil
 		}
 		return err
 	})

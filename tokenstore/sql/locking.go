@@ -125,7 +125,7 @@ func newLockingStatements(n names) (st lockingStatements) {
 		"RETURNING {clock} AS now, " + n.dialect.Durably("r.rev") + " AS rev, true AS answered" + rest
 	st.settle = text(settle)
 	st.settleFree = text("WITH done AS (" + settle + "), " +
-		"freed AS (UPDATE {locks} SET owner = NULL, expires = {clock} WHERE k = $1::bytea AND owner = $11::bytea AND EXISTS (SELECT FROM done)) SELECT * FROM done")
+		"freed AS (UPDATE {locks} SET owner = NULL, expires = {clock} WHERE k = $1::bytea AND owner = $11::bytea AND EXISTS (SELECT FROM done)) TABLE done")
 	st.ours = text("SELECT EXISTS (SELECT FROM {locks} WHERE k = $1::bytea AND owner = $2::bytea AND expires > {clock})")
 	// If the clock was set back, a lock would outlive its time to live by as much, see lock/sql.
 	st.shorten = text("UPDATE {locks} SET expires = {clock} + ttl WHERE k = $1::bytea AND owner IS NOT NULL AND expires > {clock} + ttl")

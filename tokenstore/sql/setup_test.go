@@ -30,6 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
+	sql.Register(compoundDriver{}.name(), compoundDriver{})
 	sql.Register(pipelinedDriver{}.name(), pipelinedDriver{stdlib.GetDefaultDriver()})
 	if name := os.Getenv(envInstance); name != "" {
 		fmt.Fprintln(os.Stderr, runInstance(name))
@@ -130,8 +131,6 @@ func (p pools) compound(tb testing.TB) pools {
 
 // compoundDriver is the driver of MariaDB with connections of [Strict] that refuse nothing.
 type compoundDriver struct{ mysqldriver.MySQLDriver }
-
-func init() { sql.Register(compoundDriver{}.name(), compoundDriver{}) }
 
 func (compoundDriver) name() string { return "mysql-compound" }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -54,7 +55,7 @@ func startWebProxy(tb testing.TB, name string, args []string, conf func(address 
 		p.instance = &instance{
 			prog: program{
 				name: name + " " + p.addr, path: path, dir: p.dir, log: filepath.Join(p.dir, "server.log"),
-				args: append(args[:len(args):len(args)], file),
+				args: append(slices.Clip(args), file),
 			},
 			ready: func(int) error {
 				conn, err := net.DialTimeout("tcp", p.addr, askTimeout)
