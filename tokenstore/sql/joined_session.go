@@ -275,11 +275,10 @@ func (s *sqlSession) end(ctx context.Context, statement string) (sent bool, err 
 				return nil
 			}
 			reached.Store(true) // before the look at ctx, because nobody waits after its end
-			if err = ctx.Err(); err != nil {
-				return nil
+			if err = ctx.Err(); err == nil {
+				_, err = s.strict.contextConn.ExecContext(ctx, statement, nil)
+				s.strict.over = err == nil
 			}
-			_, err = s.strict.contextConn.ExecContext(ctx, statement, nil)
-			s.strict.over = err == nil
 			return nil
 		})
 		if err = errors.Join(rawErr, err); err != nil {
