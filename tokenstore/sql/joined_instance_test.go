@@ -36,7 +36,7 @@ func runInstance(name string) error {
 	gin.SetMode(gin.ReleaseMode)
 	d, driver := dialect.PostgreSQL, driverOf(os.Getenv(envWrite))
 	switch name {
-	case "MariaDB", "MySQL":
+	case "MariaDB", "MySQL", compounding.name:
 		d = dialect.MySQL
 	case "SQLite":
 		d = dialect.SQLite

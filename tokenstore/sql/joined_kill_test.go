@@ -58,6 +58,7 @@ func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 		}
 	}
 	onEach(t, run)
+	compounding.run(t, run)
 	if tell { // these add nothing to the few kills of a usual run
 		pipelined.run(t, run)
 		behindOwnPooler(t, func(t *testing.T, _ ownServer, b backend) { run(t, b) })

@@ -114,7 +114,7 @@ func (d pipelinedDriver) OpenConnector(dsn string) (sqldriver.Connector, error) 
 
 // compounding is MariaDB with connections that begin and commit in compound statements, and that refuse nothing of a handler. Its data
 // source name tells.
-var compounding = backend{"MariaDB, compound", dialect.MySQL, func(tb testing.TB) pools {
+var compounding = backend{"MariaDB-compound", dialect.MySQL, func(tb testing.TB) pools {
 	tb.Helper()
 	return freshMySQL(tb, testserver.SharedMariaDB(tb)).compound(tb)
 }}
@@ -220,6 +220,10 @@ func onOwnServers(t *testing.T, f func(t *testing.T, server ownServer, b backend
 			f(t, server, onMySQL(name, server.URL()))
 		})
 	}
+	t.Run(compounding.name, func(t *testing.T) {
+		server := testserver.StartMariaDB(t)
+		f(t, server, backend{compounding.name, dialect.MySQL, func(tb testing.TB) pools { return freshMySQL(tb, server.URL()).compound(tb) }})
+	})
 }
 
 // onPostgres is one database of PostgreSQL, which is empty.
