@@ -28,6 +28,8 @@ var ErrStatementFailed = errors.New("tokenstore/sql: an earlier statement of the
 // runs. So a handler that expects an error, such as that of a unique key, sets a savepoint before.
 // Everywhere else the connections work as without Strict.
 //
+// On MariaDB joined mode begins and commits over such connections with compound statements, which have no round trips of their own.
+//
 // It needs a driver with the interfaces of contexts, such as pgx, go-sql-driver/mysql and
 // modernc.org/sqlite. [sql.Conn.Raw] gives a connection whose method Raw returns that of the driver.
 // Calls through that are not noticed, and neither is a statement with a context that had ended before, which
