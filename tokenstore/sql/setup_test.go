@@ -29,7 +29,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	sql.Register(compoundDriver{}.name(), compoundDriver{})
 	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
 	sql.Register(compoundDriver{}.name(), compoundDriver{})
 	sql.Register(pipelinedDriver{}.name(), pipelinedDriver{stdlib.GetDefaultDriver()})
