@@ -175,7 +175,8 @@ func (o overseenOffer) Retake(ctx context.Context) (driver.OfferedLease, error) 
 
 // believes takes a lease of the process into view.
 func (p *process) believes(id driver.KeyID, l *simstore.Lease) driver.OfferedLease {
-	return &combinedLease{l, p, id, p.w.leases.believed(lockOf(id), &belief{p: p, lease: l, holders: exclusive, since: l.Asked})}
+	b := &belief{p: p, lease: l, holders: exclusive, since: l.Asked}
+	return &combinedLease{l, p, id, b, p.w.leases.believed(lockOf(id), b)}
 }
 
 // combinedLease is a lease under the eyes of the judge.
@@ -183,6 +184,7 @@ type combinedLease struct {
 	*simstore.Lease
 	p      *process
 	id     driver.KeyID
+	belief *belief
 	forget func()
 }
 
@@ -200,10 +202,10 @@ func (l *combinedLease) ReleaseInBackground() {
 	l.Lease.ReleaseInBackground()
 }
 
-// Returned implements driver.OfferedLease. The store has given the lock back.
+// Returned implements driver.OfferedLease. The store has given the lock back, unless a fail-over has undone that since.
 func (l *combinedLease) Returned() {
 	l.forget()
-	if holder := l.p.w.store.Holder(l.id); holder == l.Fence() {
+	if holder := l.p.w.store.Holder(l.id); holder == l.Fence() && !l.p.w.leases.undone(l.id, l.belief) {
 		l.p.w.failf("%s takes the lock with fence %v for given back, and it is not", l.p.host, holder)
 	}
 	l.Lease.Returned()

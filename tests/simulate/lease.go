@@ -69,6 +69,13 @@ func (ls *leases) maybeGone(lock string, b *belief) bool {
 	return !b.since.After(ls.allForgotten) || !b.since.After(ls.forgotten[lock])
 }
 
+// undone reports whether a fail-over may have undone what became of the lock of a lease.
+func (ls *leases) undone(id driver.KeyID, b *belief) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.maybeGone(lockOf(id), b)
+}
+
 // stands reports whether a running process believes in the lease.
 func (b *belief) stands() bool {
 	if !b.p.runs() {
