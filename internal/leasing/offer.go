@@ -61,6 +61,25 @@ func (o *Offer) take(ctx context.Context) (*Lease, error) {
 	return o.Taken(fence)
 }
 
+// Offered returns what makes a [driver.OfferedLease] of an answer of Taken or Retake. lock is what a store is told of it.
+func Offered(lock driver.OfferedLock) func(*Lease, error) (driver.OfferedLease, error) {
+	return func(le *Lease, err error) (driver.OfferedLease, error) {
+		if err != nil {
+			return nil, err
+		}
+		return offeredLease{le, lock}, nil
+	}
+}
+
+// offeredLease is a lease whose lock a store can give back.
+type offeredLease struct {
+	*Lease
+	lock driver.OfferedLock
+}
+
+// Lock implements [driver.OfferedLease].
+func (le offeredLease) Lock() driver.OfferedLock { return le.lock }
+
 // Returned ends a lease whose lock was given back by another call than that of the service.
 func (le *Lease) Returned() {
 	le.finish(le.l.released)

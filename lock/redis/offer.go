@@ -13,7 +13,6 @@ import (
 var (
 	_ driver.OfferingLocker = (*Locker)(nil)
 	_ driver.LockOffer      = offer{}
-	_ driver.OfferedLease   = offeredLease{}
 )
 
 // LockSpace implements [driver.OfferingLocker]. A store on the same client and with the same prefix can take the locks.
@@ -41,7 +40,7 @@ func (o offer) Lock() driver.OfferedLock { return o.lock }
 // Taken implements [driver.LockOffer].
 func (o offer) Taken(f driver.Fence) (driver.OfferedLease, error) {
 	o.NotTaken(nil)
-	return o.lease(o.of.Taken(f))
+	return leasing.Offered(o.lock)(o.of.Taken(f))
 }
 
 // NotTaken implements [driver.LockOffer].
@@ -51,21 +50,5 @@ func (o offer) NotTaken(err error) {
 
 // Retake implements [driver.LockOffer].
 func (o offer) Retake(ctx context.Context) (driver.OfferedLease, error) {
-	return o.lease(o.of.Retake(ctx))
+	return leasing.Offered(o.lock)(o.of.Retake(ctx))
 }
-
-func (o offer) lease(le *leasing.Lease, err error) (driver.OfferedLease, error) {
-	if err != nil {
-		return nil, err
-	}
-	return offeredLease{le, o.lock}, nil
-}
-
-// offeredLease is a lease whose lock a store can give back.
-type offeredLease struct {
-	*leasing.Lease
-	lock driver.OfferedLock
-}
-
-// Lock implements [driver.OfferedLease].
-func (le offeredLease) Lock() driver.OfferedLock { return le.lock }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/leasing"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
@@ -91,8 +92,11 @@ func (k *keeper) look(ctx context.Context, id driver.KeyID) (*row, error) {
 func (k *keeper) Acquire(ctx context.Context, lock leasing.Lock) (f driver.Fence, taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxAcquire)
 	defer cancel()
-	sent := time.Now()
+	sent, began := time.Now(), leaseclock.Now()
 	f, taken, err = k.acquire(ctx, lock)
+	if taken && leaseclock.Now().Sub(began) >= maxAcquire { // a context does not count the time of a suspended machine
+		return driver.Fence{}, false, errLate
+	}
 	return f, taken, k.noted(ctx, sent, err)
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/leasing"
 	"github.com/idemkeeper/idemkeeper/internal/sqllocks"
 )
@@ -13,7 +14,6 @@ import (
 var (
 	_ driver.OfferingLocker = (*Locker)(nil)
 	_ driver.LockOffer      = offer{}
-	_ driver.OfferedLease   = offeredLease{}
 )
 
 // LockSpace implements [driver.OfferingLocker]. A store of tokenstore/sql in PostgreSQL on the same pool and with the same tables
@@ -30,7 +30,7 @@ func (l *Locker) Offer(ctx context.Context, req driver.LockRequest) (driver.Lock
 	}
 	lock := o.Lock()
 	return offer{o, l.keeper, driver.OfferedLock{Owner: string(lock.Owner[:]), Nonce: req.Nonce, Note: thisProcess, TTL: time.Duration(l.keeper.ttl) * time.Microsecond},
-		l.keeper.unreplicated(), time.Now()}, nil
+		l.keeper.unreplicated(), leaseclock.Now()}, nil
 }
 
 // errLate is the reason of driver.ErrUnavailable for a fence that may be stale.
@@ -41,8 +41,8 @@ type offer struct {
 	of     *leasing.Offer
 	keeper *keeper
 	lock   driver.OfferedLock
-	before uint64 // commits without a standby
-	made   time.Time
+	before uint64             // commits without a standby
+	made   leaseclock.Instant // goes on while the machine is suspended
 }
 
 // Lock implements [driver.LockOffer].
@@ -54,10 +54,10 @@ func (o offer) Taken(f driver.Fence) (driver.OfferedLease, error) {
 	switch {
 	case o.keeper.unreplicated() != o.before:
 		return nil, o.keeper.unavailable(errUnreplicated)
-	case time.Since(o.made) >= maxAcquire:
+	case leaseclock.Now().Sub(o.made) >= maxAcquire:
 		return nil, o.keeper.unavailable(errLate)
 	}
-	return o.lease(o.of.Taken(f))
+	return leasing.Offered(o.lock)(o.of.Taken(f))
 }
 
 // NotTaken implements [driver.LockOffer].
@@ -67,21 +67,5 @@ func (o offer) NotTaken(err error) {
 
 // Retake implements [driver.LockOffer].
 func (o offer) Retake(ctx context.Context) (driver.OfferedLease, error) {
-	return o.lease(o.of.Retake(ctx))
+	return leasing.Offered(o.lock)(o.of.Retake(ctx))
 }
-
-func (o offer) lease(le *leasing.Lease, err error) (driver.OfferedLease, error) {
-	if err != nil {
-		return nil, err
-	}
-	return offeredLease{le, o.lock}, nil
-}
-
-// offeredLease is a lease whose lock a store can give back.
-type offeredLease struct {
-	*leasing.Lease
-	lock driver.OfferedLock
-}
-
-// Lock implements [driver.OfferedLease].
-func (le offeredLease) Lock() driver.OfferedLock { return le.lock }
