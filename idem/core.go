@@ -20,6 +20,7 @@ type core struct {
 	running running
 	work    work
 	behind  resolversBehind
+	faults  faultLog
 }
 
 func newCore(store driver.Store, opts []Option) (*core, error) {

@@ -174,7 +174,7 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 	defer e.stopReading(r)
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, refuse(CodeUnavailable, fmt.Errorf("idem: caller is gone: %w", err))
+			return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", errCallerGone, err))
 		}
 		// Step 2: wait for the first request with the key, if it runs in this process.
 		if res, err := e.waitForFirst(ctx, r); res != nil || err != nil {
@@ -214,6 +214,9 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 		}
 	}
 }
+
+// errCallerGone says that the client has left. It is no fault of the server.
+var errCallerGone = errors.New("idem: caller is gone")
 
 // errAgain says that the request starts over at step 2.
 var errAgain = errors.New("idem: start over")

@@ -3,6 +3,7 @@ package idem
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
@@ -11,6 +12,7 @@ import (
 type config struct {
 	observers     []telemetry.Observer
 	telemetry     telemetry.Recorder
+	log           *slog.Logger // nil stands for slog.Default
 	storeTimeout  time.Duration
 	lockTimeout   time.Duration
 	settleTimeout time.Duration
@@ -67,6 +69,13 @@ func WithObserver(fn telemetry.Observer) Option {
 // WithTelemetry measures the engine with t, for traces and metrics. Package observe has a
 // Telemetry for OpenTelemetry. By default there is none.
 func WithTelemetry(t telemetry.Recorder) Option { return func(c *config) { c.telemetry = t } }
+
+// WithLogger sets the logger for what is wrong with the server: wiring faults, handlers that misuse the engine, runs without protection,
+// outcomes that could not be stored, and refusals as internal, unavailable, store-lost and ownership-lost. Each fault is logged at once,
+// and then once a minute at most, with the number of events in the attribute "repeated". The last count comes with [Engine.Close].
+// A line has the route, the reason and the next step, and neither a key nor a body. A logger that blocks or panics does not stop a
+// request. [slog.Default] by default, and slog.New(slog.DiscardHandler) turns it off.
+func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
 // WithStoreTimeout bounds each call of the store. 1 s by default.
 func WithStoreTimeout(d time.Duration) Option { return func(c *config) { c.storeTimeout = d } }

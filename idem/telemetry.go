@@ -141,7 +141,7 @@ func (c *core) observe(ctx context.Context, r *request, ev telemetry.Event) {
 	c.report(ctx, ev)
 }
 
-// report tells the telemetry and the observers of an event.
+// report tells the telemetry, the observers and the log of an event.
 func (c *core) report(ctx context.Context, ev telemetry.Event) {
 	if c.cfg.telemetry != nil {
 		tell(ctx, c.cfg.telemetry.Event, ev)
@@ -149,6 +149,7 @@ func (c *core) report(ctx context.Context, ev telemetry.Event) {
 	for _, fn := range c.cfg.observers {
 		tell(ctx, fn, ev)
 	}
+	c.logFault(ctx, &ev)
 }
 
 // tell calls an observer. It stops a panic of the observer, because the panic would leave a

@@ -105,6 +105,7 @@ func (w *work) inBackground(fn func(ctx context.Context), failed func(error)) {
 // needs the locks any more. In the end Close closes what [WithCloser] has named.
 func (e *Engine) Close(ctx context.Context) error {
 	err := e.closeWork(ctx)
+	e.logLeft()
 	for _, c := range e.cfg.closers {
 		err = errors.Join(err, c.Close())
 	}

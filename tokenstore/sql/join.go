@@ -5,11 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -28,8 +25,7 @@ func (JoinedOption) ConfiguresJoin() {}
 // for SQLite. A pool of pgx has a Join in package pgxstore. Closing the engine closes the store. The
 // database stays open.
 //
-// Join warns [slog.Default] of requests that were refused as unavailable or internal, with the
-// reason, and of handlers that have ended their transaction. [idem.WithObserver] adds other observers.
+// [WithLogger] is the logger of the engine too, unless [idem.WithLogger] gives it another one.
 func Join(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...JoinOption) (*idem.Engine, error) {
 	return JoinOver(ctx, db, d, (*Store).Joined, opts...)
 }
@@ -38,7 +34,7 @@ func Join(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...JoinOption
 func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*Store, ...JoinedOption) (*Joined, error), opts ...JoinOption) (*idem.Engine, error) {
 	var ofStore []Option
 	var ofJoined []JoinedOption
-	ofEngine := []idem.Option{idem.WithObserver(warn)}
+	var ofEngine []idem.Option
 	for _, opt := range opts {
 		switch opt := opt.(type) {
 		case nil:
@@ -71,17 +67,9 @@ func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*S
 		_ = store.Close()
 		return nil, err
 	}
-	engine, err := idem.NewJoined(j, append([]idem.Option{idem.WithCloser(store)}, ofEngine...)...)
+	engine, err := idem.NewJoined(j, append([]idem.Option{idem.WithCloser(store), idem.WithLogger(store.config.log)}, ofEngine...)...)
 	if err != nil {
 		_ = store.Close()
 	}
 	return engine, err
-}
-
-func warn(ctx context.Context, ev telemetry.Event) {
-	refused := ev.Type == telemetry.EventRefused && (ev.Code == string(idem.CodeUnavailable) || ev.Code == string(idem.CodeInternal))
-	unknown := ev.Type == telemetry.EventMisused && !errors.Is(ev.Err, driver.ErrSwallowed) // which is refused as unavailable
-	if refused || unknown {
-		slog.WarnContext(ctx, "idempotency: "+ev.Type.String(), "route", ev.Route, "err", ev.Err)
-	}
 }

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -69,26 +67,6 @@ func TestJoinPaysOnceAndWarnsOfMisuse(t *testing.T) {
 				t.Errorf("the log has %q, want one line with %q", log.String(), idem.ErrNotTaken)
 			}
 		})
-	}
-}
-
-func TestJoinWarnsOfWhatADeveloperShouldSee(t *testing.T) {
-	log := defaultLog(t)
-	for _, c := range []struct {
-		ev   telemetry.Event
-		want bool
-	}{
-		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeUnavailable)}, true},
-		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeInternal)}, true},
-		{telemetry.Event{Type: telemetry.EventRefused, Code: string(idem.CodeInProgress)}, false},
-		{telemetry.Event{Type: telemetry.EventReleased, Code: string(idem.CodeUnavailable)}, false},
-		{telemetry.Event{Type: telemetry.EventMisused, Err: driver.ErrEscaped}, true},
-		{telemetry.Event{Type: telemetry.EventMisused, Err: driver.ErrSwallowed}, false}, // its refusal warns
-	} {
-		log.Reset()
-		if warn(t.Context(), c.ev); log.Len() > 0 != c.want {
-			t.Errorf("warn(%+v) wrote %q, want something: %t", c.ev, log.String(), c.want)
-		}
 	}
 }
 
