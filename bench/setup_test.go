@@ -65,7 +65,7 @@ func (r *runs) want(b *testing.B, n int) {
 
 // policy is that of a route with client keys and every default. Scopes are left
 // out, because no peer has them.
-var policy = idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}
+var policy = idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}
 
 // memoryEngine is an engine for a single instance.
 func memoryEngine(b *testing.B) *idem.Engine {

@@ -359,7 +359,12 @@ func TestHealth(t *testing.T) {
 	r := newRig(t, backends["redis"])
 	r.console.Swept(t.Context(), sweeper.Pass{Leader: true, Looked: 7, Applied: 2})
 	got := r.as("reader").get("health")
-	got.want(t, 200, "gives out locks", "accepts new records", "looked at 7 records and settled 2", "No replica is attached", "No attempt is open")
+	got.want(t, 200, "gives out locks", "accepts new records", "looked at 7 records and settled 2", "No replica is attached", "No attempt is open", "serves no route")
+	if _, err := r.engine.Fit(idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}); err != nil {
+		t.Fatal(err)
+	}
+	r.serve() // the page before is kept for a few seconds
+	r.as("reader").get("health").want(t, 200, "POST /pay", "lock in Redis, records in Redis", "in doubt after a crash")
 	for want, pass := range map[string]sweeper.Pass{"looked at 1 record and settled 1": {Leader: true, Looked: 1, Applied: 1}, "ago 1 record failed": {Leader: true, Looked: 1, Failed: 1}} {
 		r = newRig(t, backends["memory"])
 		r.console.Swept(t.Context(), pass)

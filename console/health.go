@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/guarantee"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
@@ -60,6 +61,7 @@ type report struct {
 	Ages   []ageRow
 	More   bool // there are more open records than were counted
 	Counts counts
+	Routes []guarantee.Guarantee // of this instance
 }
 
 // counts of open records.
@@ -109,7 +111,7 @@ func (s *strip) sees(open bool) {
 
 // examine asks everything at once.
 func (c *Console) examine(ctx context.Context) report {
-	rep := report{At: time.Now()}
+	rep := report{At: time.Now(), Routes: c.engine.Guarantees()}
 	checks := []Check{{"Locks", c.checkLocks}, {"Store", c.checkStore}, {"Replicas", c.checkReplicas}, {"Sweeper", c.sweeps.check}}
 	checks = append(checks, c.cfg.Checks...)
 	lines := make([]healthLine, len(checks))

@@ -277,7 +277,7 @@ func TestLookUpTakesTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memorystore.New()
 		engine := newEngine(t, memorylock.New(), store)
-		policy := idem.Policy{AllowGlobalKeys: true, Name: route}
+		policy := idem.Policy{AllowGlobalKeys: true, Name: route, InDoubt: idem.LeaveUnknown()}
 		_, _ = engine.Do(t.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "m", Key: "k", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "1")},
 			func(context.Context) (idem.Response, error) { return idem.Response{}, errors.New("lost") })
 		var stuck atomic.Bool

@@ -195,7 +195,7 @@ func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.bu
 
 func newRig(t *testing.T, b backend) *rig {
 	t.Helper()
-	r := &rig{T: t, log: &locked{}, lookUp: cannotTell, policy: idem.Policy{AllowGlobalKeys: true, Name: route}}
+	r := &rig{T: t, log: &locked{}, lookUp: cannotTell, policy: idem.Policy{AllowGlobalKeys: true, Name: route, InDoubt: idem.LeaveUnknown()}}
 	r.engine, r.store = b(t, idem.WithObserver(func(ctx context.Context, ev telemetry.Event) {
 		if r.console != nil {
 			r.console.Observe(ctx, ev)

@@ -63,11 +63,6 @@ func (a *App) Serve(ctx context.Context, ready io.Writer) error {
 	swept := make(chan struct{})
 	go func() { defer close(swept); a.sweeper.Run(sweeping) }()
 	a.log.Info("serving", "http", a.Addr(), "grpc", a.GRPCAddr(), "lock", a.lockName, "store", a.cfg.TokenStore)
-	policy := a.policy
-	policy.Name = "POST /v1/payments"
-	if g, err := a.engine.Guarantee(policy); err == nil {
-		a.log.Info("guarantee", "gets", g.String())
-	}
 	if a.joined != nil && a.cfg.Resolver == resolverNone {
 		a.log.Info("a crash rolls a payment back together with its record, so it leaves no outcome in doubt for --resolver none; --redis does, or --token-store memory without --demo")
 	}

@@ -141,7 +141,7 @@ func (a *App) openTelemetry(ctx context.Context) (err error) {
 
 // makeEngine makes the engine: joined to the ledger's transactions, or with a lock.
 func (a *App) makeEngine() (err error) {
-	opts := []idem.Option{a.telemetry.Observer.Engine(), idem.WithObserver(a.timeline.Observe),
+	opts := []idem.Option{idem.WithLogger(a.log), a.telemetry.Observer.Engine(), idem.WithObserver(a.timeline.Observe),
 		idem.WithMaxOpenExecutionsPerScope(a.cfg.MaxOpen)}
 	if a.cfg.FingerprintKeys != nil {
 		primary, others := a.cfg.FingerprintKeys.FingerprintKeys()

@@ -18,7 +18,7 @@ func benchEngine(b *testing.B) (*idem.Engine, *idem.Policy) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = engine.Close(context.Background()) })
-	policy, err := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}.WithDefaults()
+	policy, err := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}.WithDefaults()
 	if err != nil {
 		b.Fatal(err)
 	}

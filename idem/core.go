@@ -20,6 +20,7 @@ type core struct {
 	running running
 	work    work
 	behind  resolversBehind
+	routes  routes
 	faults  faultLog
 }
 

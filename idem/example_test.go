@@ -17,7 +17,7 @@ func ExampleNew() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Name: "pay"}
+	policy := idem.Policy{Name: "pay", InDoubt: idem.LeaveUnknown()}
 	for range 2 {
 		res, err := engine.Do(context.Background(), idem.Operation{
 			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
@@ -96,7 +96,7 @@ func ExampleEngine_Do() {
 	if err != nil {
 		panic(err)
 	}
-	settle := idem.Policy{Name: "settle invoice"}
+	settle := idem.Policy{Name: "settle invoice", InDoubt: idem.LeaveUnknown()}
 	consume := func(ctx context.Context, tenant, id, body string) error {
 		_, err := engine.Do(ctx, idem.Operation{
 			Scope:       tenant,
@@ -139,7 +139,7 @@ func ExampleEngine_IssueToken() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Name: "pay", IssuedTokens: true}
+	policy := idem.Policy{Name: "pay", IssuedTokens: true, InDoubt: idem.LeaveUnknown()}
 	for _, key := range []idem.Key{token.Value, token.Value, "made-up"} {
 		res, err := engine.Do(ctx, idem.Operation{
 			Scope: "merchant_1", Key: key, Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
@@ -158,7 +158,7 @@ func ExampleEngine_IssueToken() {
 // Two merchants may use the same key.
 func ExampleScopeFrom() {
 	type merchant struct{}
-	policy := idem.Policy{Scope: idem.ScopeFrom(merchant{})}
+	policy := idem.Policy{Scope: idem.ScopeFrom(merchant{}), InDoubt: idem.LeaveUnknown()}
 	ctx := context.WithValue(context.Background(), merchant{}, "merchant_1")
 	scope, err := policy.Scope(ctx)
 	fmt.Println(scope, err)
@@ -171,7 +171,7 @@ func ExampleCheckOwner() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Name: "pay"}
+	policy := idem.Policy{Name: "pay", InDoubt: idem.LeaveUnknown()}
 	_, err = engine.Do(context.Background(), idem.Operation{
 		Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
 	}, func(ctx context.Context) (idem.Response, error) {
@@ -196,7 +196,7 @@ func ExampleNoEffect() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Name: "pay"}
+	policy := idem.Policy{Name: "pay", InDoubt: idem.LeaveUnknown()}
 	for attempt := range 2 {
 		res, err := engine.Do(context.Background(), idem.Operation{
 			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
@@ -222,7 +222,7 @@ func ExampleWithObserver() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Name: "pay"}
+	policy := idem.Policy{Name: "pay", InDoubt: idem.LeaveUnknown()}
 	for range 2 {
 		_, err := engine.Do(context.Background(), idem.Operation{
 			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),

@@ -87,7 +87,7 @@ func codeOf(err error) idem.Code {
 func TestKeyedFingerprintsCannotBeGuessed(t *testing.T) {
 	t.Parallel()
 	f := newKeyedFleet(t)
-	if _, err := f.pay("card 4711", idem.Policy{}, idem.WithFingerprintKeys(fingerprintKey(t, 1))); err != nil {
+	if _, err := f.pay("card 4711", idem.Policy{InDoubt: idem.LeaveUnknown()}, idem.WithFingerprintKeys(fingerprintKey(t, 1))); err != nil {
 		t.Fatal(err)
 	}
 	stored := f.stored()
@@ -126,11 +126,11 @@ func TestInstancesCompareFingerprintsByTheKeyOfTheRecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newKeyedFleet(t)
-			if _, err := f.pay("1250", idem.Policy{}, tt.first...); err != nil {
+			if _, err := f.pay("1250", idem.Policy{InDoubt: idem.LeaveUnknown()}, tt.first...); err != nil {
 				t.Fatal(err)
 			}
-			res, err := f.pay("1250", idem.Policy{}, tt.second...)
-			_, other := f.pay("9999", idem.Policy{}, tt.second...)
+			res, err := f.pay("1250", idem.Policy{InDoubt: idem.LeaveUnknown()}, tt.second...)
+			_, other := f.pay("9999", idem.Policy{InDoubt: idem.LeaveUnknown()}, tt.second...)
 			switch {
 			case tt.unavailable:
 				if codeOf(err) != idem.CodeUnavailable || codeOf(other) != idem.CodeUnavailable {
@@ -183,7 +183,7 @@ func TestFingerprintKeysChangeUnderAnOpenAttempt(t *testing.T) {
 		t.Parallel()
 		book := newBook()
 		f := &keyedFleet{TB: t, store: book, joined: book}
-		policy := idem.Policy{CallsOtherSystems: true}
+		policy := idem.Policy{CallsOtherSystems: true, InDoubt: idem.LeaveUnknown()}
 		_, _ = f.pay("1250", policy, idem.WithFingerprintKeys(k1))
 		if _, err := f.pay("1250", policy, idem.WithFingerprintKeys(k2)); codeOf(err) != idem.CodeUnavailable || f.runs != 1 {
 			t.Errorf("without the key of the binding = %v after %d runs, want unavailable", err, f.runs)

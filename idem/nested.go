@@ -50,6 +50,6 @@ func (p Policy) same(q Policy) bool {
 	if p.unnamed || q.unnamed {
 		p.Name, q.Name = "", ""
 	}
-	p.Scope, q.Scope, p.unnamed, q.unnamed = nil, nil, false, false
+	p.Scope, q.Scope, p.unnamed, q.unnamed, p.route, q.route = nil, nil, false, false, nil, nil
 	return fmt.Sprintf("%#v", p) == fmt.Sprintf("%#v", q) // functions print as their address
 }

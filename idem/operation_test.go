@@ -25,7 +25,7 @@ func (b *bundle) direct(key, body string) idem.Operation {
 // lose the result as soon as it is stored.
 func TestDoAppliesThePolicysDefaults(t *testing.T) {
 	b := setup(t, parts{})
-	policy := idem.Policy{Name: "settle"}
+	policy := idem.Policy{Name: "settle", InDoubt: idem.LeaveUnknown()}
 	op := b.direct("k1", "{}")
 	op.Policy = &policy
 	res, err := b.engine.Do(t.Context(), op, b.pay)
@@ -80,14 +80,20 @@ func TestOperationThatIsWrongIsRefusedAtOnce(t *testing.T) {
 		"zero fingerprint": func(op *idem.Operation) {
 			op.Fingerprint = func(uint8) (driver.Fingerprint, error) { return driver.Fingerprint{}, nil }
 		},
-		"no fingerprint":                    func(op *idem.Operation) { op.Fingerprint = nil },
-		"no policy":                         func(op *idem.Operation) { op.Policy = nil },
-		"fingerprint without a sum":         func(op *idem.Operation) { op.Fingerprint = noSum },
-		"fingerprint of another version":    func(op *idem.Operation) { op.Fingerprint = otherVersion },
-		"policy with a negative time":       func(op *idem.Operation) { op.Policy = &idem.Policy{ResultTTL: -time.Second} },
-		"token route that fails open":       func(op *idem.Operation) { op.Policy = &idem.Policy{IssuedTokens: true, FailOpen: true} },
-		"no scope":                          func(op *idem.Operation) { op.Policy, op.Scope = &idem.Policy{}, "" },
-		"scope that is not in this context": func(op *idem.Operation) { op.Policy, op.Scope = &idem.Policy{Scope: noScope}, "" },
+		"no fingerprint":                 func(op *idem.Operation) { op.Fingerprint = nil },
+		"no policy":                      func(op *idem.Operation) { op.Policy = nil },
+		"fingerprint without a sum":      func(op *idem.Operation) { op.Fingerprint = noSum },
+		"fingerprint of another version": func(op *idem.Operation) { op.Fingerprint = otherVersion },
+		"policy with a negative time": func(op *idem.Operation) {
+			op.Policy = &idem.Policy{ResultTTL: -time.Second, InDoubt: idem.LeaveUnknown()}
+		},
+		"token route that fails open": func(op *idem.Operation) {
+			op.Policy = &idem.Policy{IssuedTokens: true, FailOpen: true, InDoubt: idem.LeaveUnknown()}
+		},
+		"no scope": func(op *idem.Operation) { op.Policy, op.Scope = &idem.Policy{}, "" },
+		"scope that is not in this context": func(op *idem.Operation) {
+			op.Policy, op.Scope = &idem.Policy{Scope: noScope, InDoubt: idem.LeaveUnknown()}, ""
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{})
@@ -183,7 +189,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 // A success is never in doubt because of its status.
 func TestPolicyDoubtsNoSuccess(t *testing.T) {
 	for status, ok := range map[int]bool{409: true, 10: true, 0: false, 200: false, 303: false} {
-		if _, err := (idem.Policy{AllowGlobalKeys: true, StatusesInDoubt: []int{status}}).WithDefaults(); (err == nil) != ok {
+		if _, err := (idem.Policy{AllowGlobalKeys: true, StatusesInDoubt: []int{status}, InDoubt: idem.LeaveUnknown()}).WithDefaults(); (err == nil) != ok {
 			t.Errorf("StatusesInDoubt of %d: WithDefaults() = %v, want it accepted: %t", status, err, ok)
 		}
 	}
@@ -221,7 +227,7 @@ func TestScopeOfAnOperation(t *testing.T) {
 	res, err = b.engine.Do(t.Context(), op, b.pay)
 	b.wantPaid(res, err, 1, true)
 
-	op.Scope, op.Policy = "", &idem.Policy{AllowGlobalKeys: true}
+	op.Scope, op.Policy = "", &idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}
 	res, err = b.engine.Do(t.Context(), op, b.pay)
 	b.wantPaid(res, err, 2, false)
 }

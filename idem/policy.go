@@ -80,8 +80,10 @@ type Policy struct {
 	// never less than ResultTTL. The record has both from the begin of the attempt on, and
 	// whoever settles the attempt keeps the longer of the record's and its own.
 	KeyTTL time.Duration
-	// InDoubt is how the route treats an outcome in doubt, by [LeaveUnknown] (the default),
-	// [AskResolver] or [RunAgain].
+	// InDoubt is how the route treats an outcome in doubt, by [LeaveUnknown], [AskResolver] or
+	// [RunAgain]. An engine from [New] refuses a policy that does not choose. After a crash, and after
+	// an answer such as 500, the engine does not know whether the handler's effect has happened. It
+	// then never runs the handler again by itself.
 	InDoubt InDoubt
 	// StatusesInDoubt are final answers of the handler that leave the outcome in doubt on this route,
 	// as HTTP statuses or gRPC codes. A gateway writes 409 for gRPC's ABORTED, for example. The
@@ -121,12 +123,13 @@ type Policy struct {
 	// The default is 16 MiB. It is never less than MaxResponseBody.
 	MaxResponseHeld int64
 
-	// Require is what the route needs, such as [guarantee.ExactlyOnceInTransaction]. Where lock, store and policy give less, adapters
-	// refuse the wiring with what is missing and what would supply it. The default is nothing.
+	// Require is what the route needs, such as [guarantee.ExactlyOnceInTransaction]. Where lock,
+	// store and policy give less, adapters refuse the wiring with what is missing and what would
+	// supply it. Two requirements on one Name are refused, too. The default is nothing.
 	Require guarantee.Need
 
 	unnamed bool    // Name comes from ForRoute
-	fits    *Engine // gives what Require wants
+	route   *wiring // of Engine.Fit
 }
 
 // ForRoute is for adapters. If the policy has no Name, it gets the route as its Name, cut off
@@ -134,6 +137,7 @@ type Policy struct {
 func (p Policy) ForRoute(route string) Policy {
 	if p.Name == "" {
 		p.Name, p.unnamed = route[:min(len(route), 255)], true
+		p.route.serves(p.Name)
 	}
 	return p
 }

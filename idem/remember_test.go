@@ -41,7 +41,7 @@ func TestSettlingWithoutThePolicyKeepsThePromiseOfTheRoute(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
 	for name, settle := range map[string]func(b *bundle) (driver.Record, error){
 		"an operator": func(b *bundle) (driver.Record, error) {
-			return b.engine.Decide(b.Context(), id, driver.Attempt{}, idem.Applied(created(1)), byOps, &idem.Policy{AllowGlobalKeys: true})
+			return b.engine.Decide(b.Context(), id, driver.Attempt{}, idem.Applied(created(1)), byOps, &idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()})
 		},
 		"a resolver": func(b *bundle) (driver.Record, error) {
 			p := ask(idem.Applied(created(1)))
@@ -98,7 +98,7 @@ func TestALaterAttemptWithAShorterPolicyForgetsNothingEarlier(t *testing.T) {
 func TestARecordWrittenAnewKeepsThePromiseOfTheRoute(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
 	decide := func(b *bundle) {
-		rec, err := b.engine.Decide(b.Context(), id, driver.Attempt{}, idem.Applied(created(1)), byOps, &idem.Policy{AllowGlobalKeys: true})
+		rec, err := b.engine.Decide(b.Context(), id, driver.Attempt{}, idem.Applied(created(1)), byOps, &idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()})
 		if err != nil || rec.State != driver.StateCompleted {
 			t.Fatalf("Decide() = %v, %v, want %v", rec.State, err, driver.StateCompleted)
 		}

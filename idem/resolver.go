@@ -56,17 +56,19 @@ func NotApplied() Resolution { return Resolution{verdict: notApplied} }
 func StillUnknown() Resolution { return Resolution{} }
 
 // InDoubt is how a route treats an outcome in doubt. Make it with [LeaveUnknown], [AskResolver]
-// or [RunAgain]. The zero value is LeaveUnknown.
+// or [RunAgain]. The zero value is no choice. An engine from [New] refuses a policy without one. An
+// engine from [NewJoined] treats it as LeaveUnknown, because its transaction leaves no outcome in doubt.
 type InDoubt struct {
+	chosen   bool
 	resolver Resolver
 	again    bool
 }
 
 // LeaveUnknown leaves an outcome in doubt unknown until an operator decides.
-func LeaveUnknown() InDoubt { return InDoubt{} }
+func LeaveUnknown() InDoubt { return InDoubt{chosen: true} }
 
 // AskResolver lets a resolver settle outcomes in doubt. A nil resolver means LeaveUnknown.
-func AskResolver(r Resolver) InDoubt { return InDoubt{resolver: r} }
+func AskResolver(r Resolver) InDoubt { return InDoubt{chosen: true, resolver: r} }
 
 // RunAgain runs the handler again without asking. Use it only for operations that are
 // idempotent by themselves.
@@ -76,7 +78,7 @@ func AskResolver(r Resolver) InDoubt { return InDoubt{resolver: r} }
 // unknown, because the earlier attempt may have had an effect. After Policy.MaxRuns attempts the
 // outcome stays unknown until an operator decides. If the client never repeats the request, the
 // sweeper releases the key after the last attempt is older than its route's KeyTTL.
-func RunAgain() InDoubt { return InDoubt{again: true} }
+func RunAgain() InDoubt { return InDoubt{chosen: true, again: true} }
 
 // Resolver is the resolver to ask, or nil.
 func (d InDoubt) Resolver() Resolver { return d.resolver }

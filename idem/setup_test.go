@@ -63,7 +63,7 @@ func setup(t *testing.T, p parts) *bundle {
 		defer cancel()
 		_ = engine.Close(ctx) // tests of Close look at its error
 	})
-	b.policy = idem.Policy{Name: "POST /pay", Scope: func(context.Context) (string, error) { return "m1", nil }}
+	b.policy = idem.Policy{Name: "POST /pay", Scope: func(context.Context) (string, error) { return "m1", nil }, InDoubt: idem.LeaveUnknown()}
 	if p.policy != nil {
 		p.policy(&b.policy)
 	}

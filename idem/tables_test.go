@@ -49,20 +49,20 @@ func TestRefusalTable(t *testing.T) {
 }
 
 func TestPolicyDefaults(t *testing.T) {
-	p := withDefaults(t, idem.Policy{AllowGlobalKeys: true})
+	p := withDefaults(t, idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()})
 	if p.ResultTTL != 24*time.Hour || p.KeyTTL != 7*24*time.Hour || p.MaxRequestBody != 1<<20 || p.MaxResponseBody != 1<<20 ||
 		p.ResolverTimeout != 5*time.Second || p.IssuedTokens || p.DuplicateWait != 0 || p.HandlerTimeout != 0 || p.FailOpen || p.InDoubt.Resolver() != nil || p.InDoubt.RunsAgain() {
 		t.Errorf("WithDefaults() = %+v", p)
 	}
-	if p := withDefaults(t, idem.Policy{AllowGlobalKeys: true, ResultTTL: 30 * 24 * time.Hour}); p.KeyTTL != p.ResultTTL {
+	if p := withDefaults(t, idem.Policy{AllowGlobalKeys: true, ResultTTL: 30 * 24 * time.Hour, InDoubt: idem.LeaveUnknown()}); p.KeyTTL != p.ResultTTL {
 		t.Errorf("KeyTTL = %v, want at least ResultTTL, %v", p.KeyTTL, p.ResultTTL)
 	}
 	for name, bad := range map[string]idem.Policy{
 		"no scope":               {},
-		"negative wait":          {AllowGlobalKeys: true, DuplicateWait: -1},
-		"negative body limit":    {AllowGlobalKeys: true, MaxRequestBody: -1},
-		"long name":              {AllowGlobalKeys: true, Name: strings.Repeat("n", 256)},
-		"fail open with a token": {AllowGlobalKeys: true, IssuedTokens: true, FailOpen: true},
+		"negative wait":          {AllowGlobalKeys: true, DuplicateWait: -1, InDoubt: idem.LeaveUnknown()},
+		"negative body limit":    {AllowGlobalKeys: true, MaxRequestBody: -1, InDoubt: idem.LeaveUnknown()},
+		"long name":              {AllowGlobalKeys: true, Name: strings.Repeat("n", 256), InDoubt: idem.LeaveUnknown()},
+		"fail open with a token": {AllowGlobalKeys: true, IssuedTokens: true, FailOpen: true, InDoubt: idem.LeaveUnknown()},
 	} {
 		if _, err := bad.WithDefaults(); err == nil {
 			t.Errorf("%s: WithDefaults() = nil, want an error", name)
@@ -76,7 +76,7 @@ func TestScopeFrom(t *testing.T) {
 		value any
 		want  string
 	}{"a string": {"merchant", "merchant"}, "nothing": {nil, ""}, "an empty string": {"", ""}, "another type": {7, ""}} {
-		p := idem.Policy{Scope: idem.ScopeFrom(owner{})}
+		p := idem.Policy{Scope: idem.ScopeFrom(owner{}), InDoubt: idem.LeaveUnknown()}
 		scope, err := p.ScopeOf(context.WithValue(t.Context(), owner{}, tt.value))
 		refusal, refused := errors.AsType[*idem.Refusal](err)
 		if scope != tt.want || refused != (tt.want == "") || refused && refusal.Code != idem.CodeInternal {

@@ -79,7 +79,7 @@ func costEngine(b *testing.B, opts ...idem.Option) *idem.Engine {
 }
 
 var costPolicy = func() *idem.Policy {
-	p, err := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}.WithDefaults()
+	p, err := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}.WithDefaults()
 	if err != nil {
 		panic(err)
 	}

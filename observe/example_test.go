@@ -24,7 +24,7 @@ func ExampleNew() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Name: "pay"}
+	policy := idem.Policy{Name: "pay", InDoubt: idem.LeaveUnknown()}
 	for range 2 {
 		_, err := engine.Do(ctx, idem.Operation{Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50")},
 			func(context.Context) (idem.Response, error) { return idem.Response{}, nil })

@@ -50,7 +50,7 @@ func setup(t *testing.T, verdict func(context.Context, idem.Interrupted) (idem.R
 		t.Fatal(err)
 	}
 	b.engine, b.listed = engine, b.store
-	b.policy = idem.Policy{AllowGlobalKeys: true}
+	b.policy = idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}
 	if verdict != nil {
 		b.policy.InDoubt = idem.AskResolver(b.resolver(verdict))
 	}

@@ -146,7 +146,7 @@ func answer(c *gin.Context, body []byte, err error) {
 
 // policy is that of a route with client keys and every default. Scopes are left out,
 // because no peer has them.
-var policy = idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}
+var policy = idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}
 
 func zooKeeperFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 	locker, err := s.zooKeeperLocker(ctx)

@@ -169,7 +169,7 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := &service{T: t, store: store, cfg: zookeeper.Config{Servers: hosts, SessionTimeout: 2 * time.Second, TickTime: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}}
-			if s.policy, err = (idem.Policy{Name: httpRoute, AllowGlobalKeys: true, DuplicateWait: 0}).WithDefaults(); err != nil {
+			if s.policy, err = (idem.Policy{Name: httpRoute, AllowGlobalKeys: true, DuplicateWait: 0, InDoubt: idem.LeaveUnknown()}).WithDefaults(); err != nil {
 				t.Fatal(err)
 			}
 			living, engine := s.open()

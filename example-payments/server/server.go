@@ -104,7 +104,7 @@ func (s *Server) get(path string, page gin.HandlerFunc) {
 
 // routes sets up the routes that need an API key.
 func (s *Server) routes(v1 *gin.RouterGroup) error {
-	clientKeys, issuedTokens, cfg := s.policy(false), s.policy(true), exchange.Config{Documentation: documentation}
+	clientKeys, issuedTokens, cfg := s.policy("POST /v1/payments", false), s.policy("POST /v1/trades", true), exchange.Config{Documentation: documentation}
 	clientKey, err := idemgin.New(s.cfg.Engine, clientKeys, cfg)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
@@ -117,7 +117,7 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	status, err := idemgin.StatusHandler(s.cfg.Engine, clientKeys, cfg)
+	status, err := idemgin.StatusHandler(s.cfg.Engine, s.policy("", false), cfg) // of every route
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
@@ -133,8 +133,8 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 	return nil
 }
 
-func (s *Server) policy(issued bool) idem.Policy {
-	return idem.Policy{Scope: payments.Scope, IssuedTokens: issued, DuplicateWait: s.cfg.Wait, InDoubt: idem.AskResolver(s.cfg.Resolver)}
+func (s *Server) policy(route string, issued bool) idem.Policy {
+	return idem.Policy{Name: route, Scope: payments.Scope, IssuedTokens: issued, DuplicateWait: s.cfg.Wait, InDoubt: idem.AskResolver(s.cfg.Resolver)}
 }
 
 // ServeHTTP implements [http.Handler].

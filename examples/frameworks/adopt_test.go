@@ -34,7 +34,7 @@ func authenticate(next http.Handler) http.Handler {
 }
 
 func chiRoutes(engine *idem.Engine, pay http.HandlerFunc) (http.Handler, error) {
-	protect, err := idemhttp.New(engine, idem.Policy{Name: "POST /payments", Scope: merchantOf})
+	protect, err := idemhttp.New(engine, idem.Policy{Name: "POST /payments", Scope: merchantOf, InDoubt: idem.LeaveUnknown()})
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func echoRoutes(engine *idem.Engine, pay echo.HandlerFunc) (*echo.Echo, error) {
 	merchant := func(ctx context.Context) (string, error) {
 		return ctx.Value(idemecho.ContextKey{}).(echo.Context).Get("merchant").(string), nil
 	}
-	protect, err := idemecho.New(engine, idem.Policy{Scope: merchant})
+	protect, err := idemecho.New(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func fiberRoutes(engine *idem.Engine, pay fiber.Handler) (*fiber.App, error) {
 	merchant := func(ctx context.Context) (string, error) {
 		return fiber.Locals[string](ctx.Value(idemfiber.ContextKey{}).(fiber.Ctx), "merchant"), nil
 	}
-	protect, err := idemfiber.New(engine, idem.Policy{Scope: merchant})
+	protect, err := idemfiber.New(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 	if err != nil {
 		return nil, err
 	}

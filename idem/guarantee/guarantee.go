@@ -7,6 +7,7 @@ package guarantee
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 )
@@ -52,21 +53,34 @@ const (
 	Pause
 	// ClockStep is a clock of a server that jumps.
 	ClockStep
+	// ServerLoss is a server that dies with its disk. Another one that has acknowledged its writes takes over.
+	ServerLoss
 	// FailOver is a lock service or a store that fails over, and loses its latest writes.
 	FailOver
 	// Loss is a store that loses all of its records, or a lock service that comes back with older data.
 	Loss
 	// All are all hazards. None covers a key that is older than the policy's KeyTTL, which is a new key.
-	All = Repeat | Outage | Crash | Pause | ClockStep | FailOver | Loss
+	All = Repeat | Outage | Crash | Pause | ClockStep | ServerLoss | FailOver | Loss
 )
 
-var hazardNames = []string{"repeats", "an outage", "a crash", "a pause", "a step of a clock", "a fail-over", "loss of the records"}
+var hazardNames = []string{"repeats", "an outage", "a crash", "a pause", "a step of a clock", "loss of a server", "a fail-over", "loss of the records"}
 
 // Has reports whether h has all of o.
 func (h Hazards) Has(o Hazards) bool { return h&o == o }
 
-// String lists the hazards, such as "repeats, a crash".
+// String lists the hazards, such as "repeats, a crash" or "every hazard but a pause".
 func (h Hazards) String() string {
+	switch missing := All &^ h; {
+	case missing == 0:
+		return "every hazard"
+	case bits.OnesCount8(uint8(missing)) <= 4:
+		return "every hazard but " + missing.list()
+	}
+	return h.list()
+}
+
+// list names each hazard.
+func (h Hazards) list() string {
 	var all []string
 	for i, name := range hazardNames {
 		if h&(1<<i) != 0 {
@@ -89,6 +103,8 @@ type Part struct {
 	Remembers Hazards
 	// Supplies says of a hazard that is missing what would supply it.
 	Supplies map[Hazards]string
+	// Conditions are what has to be true for Keeps and cannot be seen by the part.
+	Conditions []string
 }
 
 // Promise is what one kind of effect gets.
@@ -102,9 +118,11 @@ type Promise struct {
 // Guarantee is what a route gets.
 type Guarantee struct {
 	Route   string
-	Setup   string // such as "ZooKeeper lock, records in Redis"
+	Setup   string // such as "lock in ZooKeeper, records in Redis"
 	Effects [effects]Promise
-	missing map[Effect]map[Hazards]string
+	// Conditions are what has to be true and cannot be seen by the engine, such as "a repeat comes within 168h0m0s".
+	Conditions []string
+	missing    map[Effect]map[Hazards]string
 }
 
 // Of returns the promise for an effect.
@@ -115,21 +133,34 @@ func (g *Guarantee) Of(e Effect) Promise {
 	return g.Effects[e]
 }
 
-// String is one line for the log.
-func (g *Guarantee) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s: at most once", g.Route, g.Setup)
+// String is one line, with the route, the set-up and the promise.
+func (g *Guarantee) String() string { return g.Route + ": " + g.Setup + ": " + g.Line() }
+
+// Line is the promise alone.
+func (g *Guarantee) Line() string {
+	var parts []string
+	how := "at most once "
 	for e := range effects {
 		p := g.Effects[e]
 		if p.Once == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "; %s through %s", e, p.Once)
+		part := fmt.Sprintf("%s through %s", e, p.Once)
 		if p.Doubt != 0 {
-			fmt.Fprintf(&b, " (in doubt after %s)", p.Doubt)
+			part += fmt.Sprintf(" (in doubt after %s)", p.Doubt.list())
 		}
+		if e == InTransaction {
+			part = "exactly once " + part
+		} else {
+			part, how = how+part, ""
+		}
+		parts = append(parts, part)
 	}
-	return b.String()
+	line := strings.Join(parts, "; ")
+	if len(g.Conditions) > 0 {
+		line += "; if " + strings.Join(g.Conditions, ", and if ")
+	}
+	return line
 }
 
 // Need is what a route needs. The zero Need is nothing.

@@ -3,14 +3,15 @@ package guarantee
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // zooKeeper and the others are parts as lock and store describe them.
 var (
 	zooKeeper = Part{Name: "lock in ZooKeeper", Keeps: All}
-	marking   = Part{Name: "lock in ZooKeeper with durable markers", Keeps: All, Remembers: ClockStep | FailOver | Loss}
+	marking   = Part{Name: "lock in ZooKeeper with durable markers", Keeps: All, Remembers: ClockStep | ServerLoss | FailOver | Loss}
 	redisLock = Part{Name: "lock in Redis", Keeps: Repeat | Outage | Crash | Pause, Supplies: map[Hazards]string{All: "lock/zookeeper"}}
-	redis     = Part{Name: "records in Redis", Keeps: Repeat | Outage | Crash | Pause | ClockStep, Supplies: map[Hazards]string{FailOver: "WithDurableMarkers", Loss: "WithWitness"}}
+	redis     = Part{Name: "records in Redis", Keeps: Repeat | Outage | Crash | Pause | ClockStep, Supplies: map[Hazards]string{ServerLoss: "WithReplicas", FailOver: "WithDurableMarkers", Loss: "WithWitness"}}
 	witnessed = Part{Name: "records in Redis with a witness", Keeps: redis.Keeps | Loss, Supplies: redis.Supplies}
 	postgres  = Part{Name: "records in PostgreSQL", Keeps: redis.Keeps}
 )
@@ -30,6 +31,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		"no markers":              {func(s *Setup) { s.Lock = zooKeeper }, AtMostOnceThroughLoss, []string{"a fail-over is not covered", "WithDurableMarkers"}},
 		"neither with a witness":  {func(s *Setup) { s.Lock, s.Store = zooKeeper, redis }, AtMostOnceThroughLoss, []string{"loss of the records is not covered", "WithWitness"}},
 		"a lock in Redis":         {func(s *Setup) { s.Lock = redisLock }, AtMostOnceThroughLoss, []string{"a step of a clock is not covered", "lock/zookeeper"}},
+		"no replicas":             {func(s *Setup) { s.Lock = zooKeeper }, Need{Fenced, ServerLoss, false}, []string{"loss of a server is not covered", "WithReplicas"}},
 		"no fence":                {func(*Setup) {}, Need{Elsewhere, Crash | Pause, false}, []string{"no set-up gives that through a pause", "fence"}},
 		"no transaction":          {func(*Setup) {}, ExactlyOnceInTransaction, []string{"idem.NewJoined"}},
 		"no resolver":             {func(s *Setup) { s.Resolves = false }, Need{Elsewhere, Crash, true}, []string{"in doubt after a crash", "AskResolver"}},
@@ -90,11 +92,12 @@ func TestPartThatSaysNothing(t *testing.T) {
 
 func TestLineForTheLog(t *testing.T) {
 	t.Parallel()
-	g := Of(Setup{Route: "POST /pay", Lock: zooKeeper, Store: witnessed})
-	const want = "POST /pay: lock in ZooKeeper, records in Redis with a witness: at most once; " +
-		"at a resource that checks the fence through repeats, an outage, a crash, a pause, a step of a clock, loss of the records (in doubt after a crash, a pause); " +
-		"at a system that takes the downstream key through repeats, an outage, a crash, a pause, a step of a clock, a fail-over, loss of the records (in doubt after a crash, a pause); " +
-		"anywhere else through repeats, an outage, a crash, a step of a clock, loss of the records (in doubt after a crash)"
+	g := Of(Setup{Route: "POST /pay", Lock: zooKeeper, Store: witnessed, KeyTTL: time.Hour})
+	const want = "POST /pay: lock in ZooKeeper, records in Redis with a witness: " +
+		"at most once at a resource that checks the fence through every hazard but loss of a server, a fail-over (in doubt after a crash, a pause); " +
+		"at a system that takes the downstream key through every hazard (in doubt after a crash, a pause); " +
+		"anywhere else through every hazard but a pause, loss of a server, a fail-over (in doubt after a crash); " +
+		"if repeats come within 1h0m0s of the first request"
 	if got := g.String(); got != want {
 		t.Errorf("String() =\n%s\nwant\n%s", got, want)
 	}

@@ -1,5 +1,11 @@
 package guarantee
 
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
 // Setup is what a guarantee follows from.
 type Setup struct {
 	Route string
@@ -12,6 +18,7 @@ type Setup struct {
 	Resolves    bool // in doubt a resolver is asked
 	FailsOpen   bool // it runs without protection while lock or store is away
 	CallsOthers bool // in joined mode the downstream key is fixed before the transaction
+	KeyTTL      time.Duration
 }
 
 // Of works a guarantee out.
@@ -24,6 +31,14 @@ func Of(s Setup) Guarantee {
 		g.joined(s)
 	} else {
 		g.locked(s)
+	}
+	for _, c := range slices.Concat(s.Lock.Conditions, s.Store.Conditions) {
+		if !slices.Contains(g.Conditions, c) {
+			g.Conditions = append(g.Conditions, c)
+		}
+	}
+	if s.KeyTTL > 0 {
+		g.Conditions = append(g.Conditions, fmt.Sprintf("repeats come within %s of the first request", s.KeyTTL))
 	}
 	return g
 }

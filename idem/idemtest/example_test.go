@@ -54,7 +54,7 @@ func ExampleNewFaultyStore() {
 		panic(err)
 	}
 	store.LoseReply("Settle", 1, errors.New("the connection broke"))
-	policy := idem.Policy{Name: "pay"}
+	policy := idem.Policy{Name: "pay", InDoubt: idem.LeaveUnknown()}
 	for range 2 {
 		res, err := engine.Do(context.Background(), idem.Operation{
 			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),

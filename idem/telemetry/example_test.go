@@ -20,7 +20,7 @@ func ExampleObserver() {
 		fmt.Println(err)
 		return
 	}
-	pay := idem.Operation{Scope: "m1", Key: "k1", Policy: &idem.Policy{Name: "pay", AllowGlobalKeys: true}, Fingerprint: idem.FingerprintOf("pay", "100")}
+	pay := idem.Operation{Scope: "m1", Key: "k1", Policy: &idem.Policy{Name: "pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}, Fingerprint: idem.FingerprintOf("pay", "100")}
 	for range 3 {
 		if _, err := engine.Do(context.Background(), pay, func(context.Context) (idem.Response, error) { return idem.Response{}, nil }); err != nil {
 			fmt.Println(err)

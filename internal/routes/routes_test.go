@@ -8,15 +8,15 @@ import (
 
 func TestOf(t *testing.T) {
 	t.Parallel()
-	pay := idem.Policy{Name: "pay", MaxRuns: 1}
+	pay := idem.Policy{Name: "pay", MaxRuns: 1, InDoubt: idem.LeaveUnknown()}
 	for name, tt := range map[string]struct {
 		list        []idem.Policy
 		pay, refund int // MaxRuns, or 0 for none
 	}{
 		"none":                   {nil, 0, 0},
 		"by name":                {[]idem.Policy{pay}, 1, 0},
-		"for all":                {[]idem.Policy{{MaxRuns: 2}}, 2, 2},
-		"by name before for all": {[]idem.Policy{{MaxRuns: 2}, pay}, 1, 2},
+		"for all":                {[]idem.Policy{{MaxRuns: 2, InDoubt: idem.LeaveUnknown()}}, 2, 2},
+		"by name before for all": {[]idem.Policy{{MaxRuns: 2, InDoubt: idem.LeaveUnknown()}, pay}, 1, 2},
 	} {
 		p, err := New(tt.list)
 		if err != nil {

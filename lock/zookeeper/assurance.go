@@ -12,7 +12,7 @@ var _ driver.Assured = (*Locker)(nil)
 func (l *Locker) Assurance() guarantee.Part {
 	p := guarantee.Part{Name: "lock in ZooKeeper", Keeps: guarantee.All}
 	if l.marking {
-		p.Name, p.Remembers = "lock in ZooKeeper with durable markers", guarantee.ClockStep|guarantee.FailOver|guarantee.Loss
+		p.Name, p.Remembers = "lock in ZooKeeper with durable markers", guarantee.ClockStep|guarantee.ServerLoss|guarantee.FailOver|guarantee.Loss
 	}
 	return p
 }

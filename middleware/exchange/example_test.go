@@ -48,7 +48,7 @@ func Example() {
 	}
 	merchant := func(context.Context) (string, error) { return "merchant_demo", nil }
 	payments := 0
-	pay, err := protect(engine, idem.Policy{Scope: merchant}, func(w http.ResponseWriter, _ *http.Request) error {
+	pay, err := protect(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}, func(w http.ResponseWriter, _ *http.Request) error {
 		payments++
 		w.WriteHeader(http.StatusCreated)
 		_, err := fmt.Fprintf(w, "payment %d", payments)

@@ -13,6 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -69,9 +71,9 @@ func live(res idem.Result, err error) *scripted {
 	}}
 }
 
-// newRoute returns a route on an engine that is a part of a test.
-func newRoute(e engine, policy idem.Policy, cfg Config) (*Route, error) {
-	rt, err := New(new(idem.Engine), policy, cfg)
+// routeOn returns a route on an engine that is a part of a test.
+func routeOn(e engine, policy idem.Policy, cfg Config) (*Route, error) {
+	rt, err := New(idem.MustNew(memorylock.New(), memorystore.New()), policy, cfg)
 	if err == nil {
 		rt.engine = e
 	}
@@ -80,7 +82,7 @@ func newRoute(e engine, policy idem.Policy, cfg Config) (*Route, error) {
 
 func serve(t *testing.T, e engine, h http.HandlerFunc) *httptest.ResponseRecorder {
 	t.Helper()
-	x, err := newRoute(e, idem.Policy{AllowGlobalKeys: true}, Config{})
+	x, err := routeOn(e, idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +97,7 @@ func serve(t *testing.T, e engine, h http.HandlerFunc) *httptest.ResponseRecorde
 // serveCall serves a call whose request is the usual one.
 func serveCall(t *testing.T, e engine, c Call) {
 	t.Helper()
-	rt, err := newRoute(e, idem.Policy{AllowGlobalKeys: true, MaxResponseBody: 100}, Config{Streaming: true})
+	rt, err := routeOn(e, idem.Policy{AllowGlobalKeys: true, MaxResponseBody: 100, InDoubt: idem.LeaveUnknown()}, Config{Streaming: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +193,7 @@ func TestBufferedResponse(t *testing.T) {
 		"bypassed":                    {bypasses, nil, 0, "", true},
 		"bypassed, and refused":       {bypasses, idem.NewRefusal(idem.CodeOwnershipLost, nil), 503, "ownership-lost", true},
 	} {
-		rt, err := newRoute(engine(tt.err), idem.Policy{AllowGlobalKeys: true, MaxResponseBody: 10}, Config{})
+		rt, err := routeOn(engine(tt.err), idem.Policy{AllowGlobalKeys: true, MaxResponseBody: 10, InDoubt: idem.LeaveUnknown()}, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +235,7 @@ func TestFlushWithoutAnybodyToFlushKeepsTheResponse(t *testing.T) {
 
 func TestRefusedIsReported(t *testing.T) {
 	e := answers(idem.Result{}, nil)
-	x, err := newRoute(e, idem.Policy{AllowGlobalKeys: true}, Config{})
+	x, err := routeOn(e, idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +283,7 @@ func FuzzServe(f *testing.F) {
 			resp, err := h(ctx)
 			return idem.Result{Response: resp}, err
 		}
-		x, err := newRoute(e, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: 1 << 10}, Config{})
+		x, err := routeOn(e, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: 1 << 10, InDoubt: idem.LeaveUnknown()}, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -379,7 +381,7 @@ func TestHijackedConnectionIsNotBrokenOff(t *testing.T) {
 
 // An error of the engine reaches no client of the token handler.
 func TestIssueTokenRefuses(t *testing.T) {
-	rt, err := newRoute(&scripted{}, idem.Policy{AllowGlobalKeys: true}, Config{})
+	rt, err := routeOn(&scripted{}, idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func TestPath(t *testing.T) {
 // are made up share a name.
 func TestNamesOfRoutes(t *testing.T) {
 	t.Parallel()
-	x, err := newRoute(answers(idem.Result{}, nil), idem.Policy{AllowGlobalKeys: true}, Config{})
+	x, err := routeOn(answers(idem.Result{}, nil), idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestTokensNeedAScope(t *testing.T) {
 	t.Parallel()
 	asked := false
 	e := &scripted{issue: func() (idem.Token, error) { asked = true; return idem.Token{Value: "t1"}, nil }}
-	rt, err := newRoute(e, idem.Policy{Scope: func(context.Context) (string, error) { return "", errors.New("secret") }}, Config{})
+	rt, err := routeOn(e, idem.Policy{Scope: func(context.Context) (string, error) { return "", errors.New("secret") }, InDoubt: idem.LeaveUnknown()}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

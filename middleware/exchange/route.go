@@ -106,6 +106,16 @@ type Route struct {
 // New returns a route. cfg may be left out, and there is at most one. New returns an error for
 // wrong wiring, such as no engine, no scope, or a forbidden header.
 func New(e *idem.Engine, policy idem.Policy, cfg ...Config) (*Route, error) {
+	return newRoute(e, policy, cfg, e.Fit)
+}
+
+// NewWithoutHandler returns a route for [Route.Status] and [Route.IssueToken], which run no handler. So the policy gets no
+// guarantee, and need not choose InDoubt. The rest is as with New.
+func NewWithoutHandler(e *idem.Engine, policy idem.Policy, cfg ...Config) (*Route, error) {
+	return newRoute(e, policy, cfg, idem.Policy.WithDefaults)
+}
+
+func newRoute(e *idem.Engine, policy idem.Policy, cfg []Config, fit func(idem.Policy) (idem.Policy, error)) (*Route, error) {
 	c, err := adapter.One(cfg)
 	if err != nil {
 		return nil, err
@@ -116,7 +126,7 @@ func New(e *idem.Engine, policy idem.Policy, cfg ...Config) (*Route, error) {
 	if c.Scope != nil {
 		policy.Scope = func(ctx context.Context) (string, error) { return c.Scope(ctx.Value(requestKey{}).(*http.Request)) }
 	}
-	if policy, err = e.Fit(policy); err != nil {
+	if policy, err = fit(policy); err != nil {
 		return nil, err
 	}
 	rt := &Route{engine: e, policy: policy, cfg: c}

@@ -113,7 +113,7 @@ func TestWhatCannotRunAgain(t *testing.T) {
 		handler func(r *gin.Engine, c *gin.Context)
 	}{
 		"with middleware in between": {[]gin.HandlerFunc{elsewhere}, func(_ *gin.Engine, c *gin.Context) {}},
-		"with a second of its kind":  {[]gin.HandlerFunc{idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant}, exchange.Config{Methods: []string{"PUT"}})}, func(_ *gin.Engine, c *gin.Context) {}},
+		"with a second of its kind":  {[]gin.HandlerFunc{idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}, exchange.Config{Methods: []string{"PUT"}})}, func(_ *gin.Engine, c *gin.Context) {}},
 		"with HandleContext":         {nil, func(r *gin.Engine, c *gin.Context) { c.Request.URL.Path = "/elsewhere"; r.HandleContext(c) }},
 	} {
 		runs := 0
@@ -150,7 +150,7 @@ func TestRunAgainReadsErrorsAsTheFirstRunDoes(t *testing.T) {
 	} {
 		for conflicts := range 2 {
 			runs := 0
-			r := router(idemgin.MustNew(exchangetest.Conflicting(t, conflicts), idem.Policy{Scope: merchant}), func(c *gin.Context) {
+			r := router(idemgin.MustNew(exchangetest.Conflicting(t, conflicts), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}), func(c *gin.Context) {
 				if _, err := idem.JoinedTxOf(c.Request.Context()); err != nil {
 					t.Errorf("JoinedTxOf() = %v", err)
 				}

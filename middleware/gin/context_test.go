@@ -136,7 +136,7 @@ func TestGinsContextOutsideOfTheExecution(t *testing.T) {
 func TestGinsContextOfAnExecutionWithin(t *testing.T) {
 	eachFallback(t, func(t *testing.T, r *gin.Engine) {
 		engine := newEngine(t)
-		mw := idemgin.MustNew(engine, idem.Policy{Scope: merchant})
+		mw := idemgin.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 		var outer idem.Execution
 		runs := 0
 		check := func(c *gin.Context, same bool) {
@@ -154,7 +154,7 @@ func TestGinsContextOfAnExecutionWithin(t *testing.T) {
 			r.ServeHTTP(httptest.NewRecorder(), part)
 			c.Next()
 			check(c, true)
-		}, idemgin.MustNew(engine, idem.Policy{Scope: merchant, Name: "inner"}, exchange.Config{Header: "Inner-Key"}), func(c *gin.Context) { check(c, false) })
+		}, idemgin.MustNew(engine, idem.Policy{Scope: merchant, Name: "inner", InDoubt: idem.LeaveUnknown()}, exchange.Config{Header: "Inner-Key"}), func(c *gin.Context) { check(c, false) })
 		send(r, "/pay", "k1", "Inner-Key", "k2")
 		if runs != 3 {
 			t.Errorf("%d handlers ran, want 3", runs)

@@ -1,6 +1,6 @@
 // Package idemgin makes Gin handlers safe to retry.
 //
-//	r.POST("/v1/payments", authenticate, idemgin.MustNew(engine, idem.Policy{Scope: merchant}), pay)
+//	r.POST("/v1/payments", authenticate, idemgin.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}), pay)
 //
 // A request carries a key in its Idempotency-Key header. The first request with a key
 // runs the handlers after the middleware. Every repeat gets the stored status, body and

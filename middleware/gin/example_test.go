@@ -24,7 +24,7 @@ func Example() {
 	authenticate := func(c *gin.Context) { c.Set("merchant", "merchant_demo") }
 
 	r := gin.New()
-	r.POST("/v1/payments", authenticate, idemgin.MustNew(engine, idem.Policy{Scope: idem.ScopeFrom("merchant")}), func(c *gin.Context) {
+	r.POST("/v1/payments", authenticate, idemgin.MustNew(engine, idem.Policy{Scope: idem.ScopeFrom("merchant"), InDoubt: idem.LeaveUnknown()}), func(c *gin.Context) {
 		fmt.Println("charging once")
 		c.JSON(http.StatusCreated, gin.H{"id": "p1"})
 	})
@@ -50,7 +50,7 @@ func ExampleTokenHandler() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Scope: idem.ScopeFrom("merchant"), IssuedTokens: true}
+	policy := idem.Policy{Scope: idem.ScopeFrom("merchant"), IssuedTokens: true, InDoubt: idem.LeaveUnknown()}
 	r := gin.New()
 	r.Use(func(c *gin.Context) { c.Set("merchant", "merchant_demo") }) // the authentication
 	r.POST("/v1/tokens", idemgin.MustTokenHandler(engine, policy, 15*time.Minute))

@@ -34,7 +34,7 @@ func newEngine(t testing.TB, opts ...idem.Option) *idem.Engine {
 
 func protect(t testing.TB, cfg ...exchange.Config) gin.HandlerFunc {
 	t.Helper()
-	return idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant}, cfg...)
+	return idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}, cfg...)
 }
 
 func merchant(context.Context) (string, error) { return "m1", nil }
@@ -187,7 +187,7 @@ func TestScopeSeesWhatGinAndTheRequestCarry(t *testing.T) {
 	mw := idemgin.MustNew(newEngine(t), idem.Policy{Scope: func(ctx context.Context) (string, error) {
 		got = []any{ctx.Value("merchant"), ctx.Value(principal{}), ctx.Value(gin.ContextKey) != nil, ctx.Value("nothing")}
 		return "m1", nil
-	}})
+	}, InDoubt: idem.LeaveUnknown()})
 	r := router(func(c *gin.Context) {
 		c.Set("merchant", "m1")
 		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), principal{}, "alice"))
@@ -209,7 +209,7 @@ func TestRouteNamesThePolicy(t *testing.T) {
 		routes[ev.Route] = true
 	}))
 	r := gin.New()
-	r.POST("/payments/:id", idemgin.MustNew(engine, idem.Policy{Scope: merchant}), func(c *gin.Context) { c.Status(201) })
+	r.POST("/payments/:id", idemgin.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}), func(c *gin.Context) { c.Status(201) })
 	send(r, "/payments/1", "k1")
 	send(r, "/payments/2", "")
 	if want := map[string]bool{"POST /payments/:id": true}; !reflect.DeepEqual(routes, want) {
@@ -228,7 +228,7 @@ func TestFunctionsOfAConfigSeeWhatGinKnows(t *testing.T) {
 		}
 	}
 	seen := 0
-	r := router(func(c *gin.Context) { c.Set("merchant", "m1") }, idemgin.MustNew(newEngine(t), idem.Policy{}, exchange.Config{
+	r := router(func(c *gin.Context) { c.Set("merchant", "m1") }, idemgin.MustNew(newEngine(t), idem.Policy{InDoubt: idem.LeaveUnknown()}, exchange.Config{
 		Scope:     func(r *http.Request) (string, error) { seen++; see("Scope", r); return "m1", nil },
 		Operation: func(r *http.Request) string { seen++; see("Operation", r); return "pay" },
 		Refuse: func(w http.ResponseWriter, r *http.Request, _ *idem.Refusal) {
@@ -272,9 +272,11 @@ func TestContextIsPutBack(t *testing.T) {
 // What the suite finds to be wrong wiring makes the other forms panic.
 func TestWrongWiringPanics(t *testing.T) {
 	for name, fn := range map[string]func(){
-		"no engine": func() { idemgin.MustNew(nil, idem.Policy{Scope: merchant}) },
+		"no engine": func() { idemgin.MustNew(nil, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}) },
 		"no scope":  func() { idemgin.MustStatusHandler(newEngine(t), idem.Policy{}) },
-		"no time":   func() { idemgin.MustTokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
+		"no time": func() {
+			idemgin.MustTokenHandler(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}, -1)
+		},
 	} {
 		func() {
 			defer func() {

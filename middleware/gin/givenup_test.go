@@ -50,7 +50,7 @@ func TestHalfAResponseIsInDoubt(t *testing.T) {
 			engine := newEngine(t)
 			r := gin.New()
 			r.SetHTMLTemplate(page)
-			r.POST("/p", append([]gin.HandlerFunc{idemgin.MustNew(engine, idem.Policy{Scope: merchant})}, tt.chain...)...)
+			r.POST("/p", append([]gin.HandlerFunc{idemgin.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})}, tt.chain...)...)
 			live, again := send(r, "/p", "k1"), send(r, "/p", "k1")
 			if live.Code != 500 || live.Body.String() != tt.body {
 				t.Errorf("live = %d %q, want 500 %q", live.Code, live.Body, tt.body)
@@ -74,7 +74,7 @@ func TestErrorsReportedAfterTheAnswerAreForLogs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			engine := newEngine(t)
-			r := router(idemgin.MustNew(engine, idem.Policy{Scope: merchant}), handler)
+			r := router(idemgin.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}), handler)
 			if live, again := send(r, "/p", "k1"), send(r, "/p", "k1"); live.Code >= 500 || again.Code != live.Code {
 				t.Errorf("live %d, replay %d", live.Code, again.Code)
 			}

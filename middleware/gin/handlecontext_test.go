@@ -49,7 +49,7 @@ func TestHandleContextSendsNothingBeforeTheOutcomeIsSettled(t *testing.T) {
 					}
 					answer(c)
 				}
-				mw := idemgin.MustNew(exchangetest.RefusingCommit(t), idem.Policy{Scope: merchant})
+				mw := idemgin.MustNew(exchangetest.RefusingCommit(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 				srv := httptest.NewServer(forwarding(target, outer, mw))
 				defer srv.Close()
 				status, body, err := post(t, srv, "k1")

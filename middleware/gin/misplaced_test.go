@@ -37,7 +37,7 @@ func TestChainInAGoroutine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	protect := idemgin.MustNew(engine, idem.Policy{AllowGlobalKeys: true})
+	protect := idemgin.MustNew(engine, idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()})
 	runs := 0
 	pay := func(c *gin.Context) { runs++; c.String(http.StatusCreated, "paid") }
 	r := gin.New()

@@ -14,7 +14,7 @@ import (
 // for requests without a route, such as a proxy, is protected.
 func TestRequestsWithoutARoute(t *testing.T) {
 	t.Parallel()
-	protect := idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant})
+	protect := idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 	runs := 0
 	pay := func(c *gin.Context) { runs++; c.Status(http.StatusCreated) }
 	old, current := gin.New(), gin.New()
@@ -51,7 +51,7 @@ func TestRequestsWithoutARouteThatPassTheGate(t *testing.T) {
 	} {
 		runs := 0
 		r := gin.New()
-		r.Use(idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant}))
+		r.Use(idemgin.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}))
 		r.NoRoute(func(c *gin.Context) {
 			runs++
 			proxy(c)

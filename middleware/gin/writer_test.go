@@ -56,7 +56,7 @@ func TestStreamThatIsGivenUpStaysWritten(t *testing.T) {
 func TestHijack(t *testing.T) {
 	engine := newEngine(t)
 	r := gin.New()
-	mw := idemgin.MustNew(engine, idem.Policy{Scope: merchant})
+	mw := idemgin.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 	r.POST("/hijack", mw, func(c *gin.Context) {
 		conn, _, err := c.Writer.Hijack()
 		if err != nil {

@@ -14,7 +14,9 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // conflicting is an engine whose transactions meet a conflict at their end, so that a handler runs
@@ -39,7 +41,7 @@ func (*conflicting) ReportRefused(context.Context, string, *idem.Refusal)  {}
 
 func interceptors(t *testing.T, policy idem.Policy) (*Interceptors, *conflicting) {
 	t.Helper()
-	x, err := New(new(idem.Engine), []idem.Policy{policy}, Config{Replay: []string{"x-run"}})
+	x, err := New(idem.MustNew(memorylock.New(), memorystore.New()), []idem.Policy{policy}, Config{Replay: []string{"x-run"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +79,7 @@ func TestEveryRunGetsTheSameInput(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x, _ := interceptors(t, idem.Policy{AllowGlobalKeys: true})
+			x, _ := interceptors(t, idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()})
 			var seen []string
 			var late func()
 			stream := &sentMetadata{}

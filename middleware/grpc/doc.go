@@ -1,7 +1,7 @@
 // Package idemgrpc makes gRPC methods safe to retry, on both sides of the wire.
 //
 //	interceptors, err := idemgrpc.New(engine,
-//		[]idem.Policy{{Name: "/payments.v1.PaymentService/CreatePayment", Scope: merchant}})
+//		[]idem.Policy{{Name: "/payments.v1.PaymentService/CreatePayment", Scope: merchant, InDoubt: idem.LeaveUnknown()}})
 //	server := grpc.NewServer(
 //		grpc.ChainUnaryInterceptor(authenticate, validate, interceptors.Unary()),
 //		grpc.ChainStreamInterceptor(authenticateStream, interceptors.Stream()))

@@ -37,7 +37,7 @@ func Example() {
 		panic(err)
 	}
 	interceptors, err := idemgrpc.New(engine,
-		[]idem.Policy{{Name: "/wallet.v1.WalletService/Transfer", Scope: merchantOf}})
+		[]idem.Policy{{Name: "/wallet.v1.WalletService/Transfer", Scope: merchantOf, InDoubt: idem.LeaveUnknown()}})
 	if err != nil {
 		panic(err)
 	}
@@ -110,13 +110,13 @@ func ExampleRegisterStatusServer() {
 	if err != nil {
 		panic(err)
 	}
-	policies := []idem.Policy{{Name: "/wallet.v1.WalletService/Transfer", Scope: merchantOf}}
+	policies := []idem.Policy{{Name: "/wallet.v1.WalletService/Transfer", Scope: merchantOf, InDoubt: idem.LeaveUnknown()}}
 	interceptors, err := idemgrpc.New(engine, policies)
 	if err != nil {
 		panic(err)
 	}
 	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, interceptors.Unary()))
-	err = idemgrpc.RegisterStatusServer(server, engine, idem.Policy{Scope: merchantOf}, idemgrpc.Config{StatusPolicies: policies})
+	err = idemgrpc.RegisterStatusServer(server, engine, idem.Policy{Scope: merchantOf, InDoubt: idem.LeaveUnknown()}, idemgrpc.Config{StatusPolicies: policies})
 	if err != nil {
 		panic(err)
 	}

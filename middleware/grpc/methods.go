@@ -85,7 +85,7 @@ func (o *options) validateMethods() (err error) {
 // fit refuses policies that require more than the engine gives.
 func (o *options) fit(e *idem.Engine) (err error) {
 	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
-		if o.policies[name], err = e.Fit(o.policies[name]); err != nil {
+		if o.policies[name], err = e.Fit(o.policies[name].ForRoute(name)); err != nil {
 			return fmt.Errorf("method %q: %w", name, err)
 		}
 	}

@@ -140,7 +140,9 @@ func TestStatusByThePolicyOfTheRoute(t *testing.T) {
 	with := func(name string) idem.Policy {
 		return idem.Policy{Name: name, Scope: b.policy.Scope, InDoubt: idem.AskResolver(neverAsked)}
 	}
-	without := func(name string) idem.Policy { return idem.Policy{Name: name, Scope: b.policy.Scope} }
+	without := func(name string) idem.Policy {
+		return idem.Policy{Name: name, Scope: b.policy.Scope, InDoubt: idem.LeaveUnknown()}
+	}
 	for name, tt := range map[string]struct {
 		policy idem.Policy
 		routes []idem.Policy
@@ -208,10 +210,10 @@ func TestStatusRefusals(t *testing.T) {
 		func(context.Context) (string, error) { return "", nil },
 		func(context.Context) (string, error) { return "", errDown },
 	} {
-		_, err := b.statusOf(idem.Policy{Scope: scope})(b.withKeys("k1"), "")
+		_, err := b.statusOf(idem.Policy{Scope: scope, InDoubt: idem.LeaveUnknown()})(b.withKeys("k1"), "")
 		b.wantRefusal(err, idem.CodeInternal)
 	}
-	other := idem.Policy{Scope: func(context.Context) (string, error) { return "somebody else", nil }}
+	other := idem.Policy{Scope: func(context.Context) (string, error) { return "somebody else", nil }, InDoubt: idem.LeaveUnknown()}
 	if s, err := b.statusOf(other)(b.withKeys("k1"), ""); err != nil || !proto.Equal(s, &idemkeeperv1.Status{State: idemkeeperv1.State_STATE_NONE}) {
 		t.Errorf("status for somebody else = %v, %v, want none and nothing else", s, err)
 	}

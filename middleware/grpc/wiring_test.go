@@ -19,7 +19,7 @@ func TestWiringErrors(t *testing.T) {
 		want     string
 	}{
 		"no policy":               {nil, nil, "no policy"},
-		"no scope":                {[]idem.Policy{{Name: transferMethod}}, nil, "no Scope"},
+		"no scope":                {[]idem.Policy{{Name: transferMethod, InDoubt: idem.LeaveUnknown()}}, nil, "no Scope"},
 		"no scope of all others":  {[]idem.Policy{{}}, nil, "no Scope"},
 		"two for a method":        {b.policyOf(transferMethod, transferMethod), nil, "two policies"},
 		"two for all others":      {[]idem.Policy{b.policy, b.policy}, nil, "two policies"},

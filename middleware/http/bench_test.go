@@ -31,7 +31,7 @@ func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 // BenchmarkMiddleware compares with the bare handler what the middleware costs
 // with in-process lock and token store.
 func BenchmarkMiddleware(b *testing.B) {
-	protected := idemhttp.MustNew(newEngine(b), idem.Policy{Scope: merchant, Name: "POST /pay"})(http.HandlerFunc(pay))
+	protected := idemhttp.MustNew(newEngine(b), idem.Policy{Scope: merchant, Name: "POST /pay", InDoubt: idem.LeaveUnknown()})(http.HandlerFunc(pay))
 	for _, bm := range []struct {
 		name    string
 		handler http.Handler

@@ -1,6 +1,6 @@
 // Package idemhttp makes net/http handlers safe to retry.
 //
-//	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})
+//	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 //	mux.Handle("POST /v1/payments", authenticate(validate(protect(handler))))
 //
 // A request carries a key in its Idempotency-Key header. The first request with a key

@@ -23,7 +23,7 @@ func Example() {
 		panic(err)
 	}
 	merchant := func(ctx context.Context) (string, error) { return "merchant_demo", nil } // as authentication left it
-	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/payments", protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -68,7 +68,7 @@ func ExampleMustNew_gateway() {
 			r.Out.Header.Del("Idempotency-Key")
 		},
 	}
-	gateway := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})(proxy)
+	gateway := idemhttp.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})(proxy)
 	for range 2 {
 		r := httptest.NewRequest("POST", "/charges", nil)
 		r.Header.Set("Idempotency-Key", "order-1001")
@@ -90,6 +90,7 @@ func ExampleTokenHandler() {
 	policy := idem.Policy{
 		Scope:        func(ctx context.Context) (string, error) { return "merchant_demo", nil },
 		IssuedTokens: true,
+		InDoubt:      idem.LeaveUnknown(),
 	}
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/tokens", idemhttp.MustTokenHandler(engine, policy, 15*time.Minute))
@@ -111,7 +112,7 @@ func ExampleStatusHandler_policies() {
 		panic(err)
 	}
 	merchant := func(ctx context.Context) (string, error) { return "merchant_demo", nil }
-	refunds := idem.Policy{Scope: merchant} // nobody but a person can tell what became of a refund
+	refunds := idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()} // nobody but a person can tell what became of a refund
 	payments := idem.Policy{Scope: merchant, InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 		return idem.StillUnknown(), nil // a real one asks the ledger: see idem.Resolver
 	})}
@@ -145,7 +146,7 @@ func ExampleStatusHandler() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant_demo", nil }}
+	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant_demo", nil }, InDoubt: idem.LeaveUnknown()}
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/payments", idemhttp.MustNew(engine, policy)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
@@ -172,7 +173,7 @@ func ExampleNew_optionalKey() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant_demo", nil }}
+	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant_demo", nil }, InDoubt: idem.LeaveUnknown()}
 	pay := idemhttp.MustNew(engine, policy, exchange.Config{OptionalKey: true})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 	}))

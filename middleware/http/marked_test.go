@@ -23,7 +23,7 @@ func TestMarkOfAnotherServiceIsNotForwarded(t *testing.T) {
 		"streamed": func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() },
 	} {
 		for _, mark := range []string{"Idempotent-Replayed", "idempotent-replayed"} {
-			protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant}, exchange.Config{Streaming: true})
+			protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}, exchange.Config{Streaming: true})
 			srv := httptest.NewServer(protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.Header()[mark] = []string{"true"}
 				w.WriteHeader(http.StatusBadGateway)
@@ -46,7 +46,7 @@ func TestMarkOfAnotherServiceIsNotForwarded(t *testing.T) {
 // The middleware refuses an empty body in chunks, so the transport must not make one.
 func TestTransportSendsNoBodyAsNone(t *testing.T) {
 	t.Parallel()
-	protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 	srv := httptest.NewServer(protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			t.Errorf("length = %d, want 0", r.ContentLength)

@@ -20,7 +20,7 @@ import (
 // New returns an error for wrong wiring, such as no engine, no scope, or a header of one
 // exchange among those to replay.
 func New(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) (func(http.Handler) http.Handler, error) {
-	rt, err := newRoute(engine, policy, cfg)
+	rt, err := newRoute(engine, policy, cfg, exchange.New)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func MustNew(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) fu
 // policy's Name, or to every route if it has no Name. StatusPolicies of [exchange.Config] adds
 // routes with another InDoubt. The error is for wrong wiring, as that of [New].
 func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) (http.Handler, error) {
-	rt, err := newRoute(engine, policy, cfg)
+	rt, err := newRoute(engine, policy, cfg, exchange.NewWithoutHandler)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func MustStatusHandler(engine *idem.Engine, policy idem.Policy, cfg ...exchange.
 // The handler uses the policy's Scope. The route for these tokens has to use the same.
 // ttl 0 stands for [idem.DefaultTokenTTL]. The error is for wrong wiring, as that of [New].
 func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, cfg ...exchange.Config) (http.Handler, error) {
-	rt, err := newRoute(engine, policy, cfg)
+	rt, err := newRoute(engine, policy, cfg, exchange.NewWithoutHandler)
 	if err == nil && ttl < 0 {
 		err = errors.New("idemhttp: the time to live of tokens is negative")
 	}
@@ -106,8 +106,11 @@ func MustTokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration
 	return adapter.Must(TokenHandler(engine, policy, ttl, cfg...))
 }
 
-func newRoute(engine *idem.Engine, policy idem.Policy, cfg []exchange.Config) (*exchange.Route, error) {
-	rt, err := exchange.New(engine, policy, cfg...)
+// constructor is exchange.New or exchange.NewWithoutHandler.
+type constructor func(*idem.Engine, idem.Policy, ...exchange.Config) (*exchange.Route, error)
+
+func newRoute(engine *idem.Engine, policy idem.Policy, cfg []exchange.Config, construct constructor) (*exchange.Route, error) {
+	rt, err := construct(engine, policy, cfg...)
 	if err != nil {
 		return nil, fmt.Errorf("idemhttp: %w", err)
 	}

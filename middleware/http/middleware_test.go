@@ -37,7 +37,7 @@ func TestRouteNamesThePolicy(t *testing.T) {
 		defer mu.Unlock()
 		routes[ev.Route] = true
 	}))
-	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 	handler := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
 	mux := http.NewServeMux()
 	mux.Handle("POST /payments/{id}", handler)
@@ -53,7 +53,7 @@ func TestRouteNamesThePolicy(t *testing.T) {
 
 // The server removes the files of a form that it knows of.
 func TestMultipartFormReachesTheServer(t *testing.T) {
-	protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant})
+	protect := idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 	h := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseMultipartForm(1); err != nil {
 			t.Error(err)
@@ -76,10 +76,14 @@ func TestMultipartFormReachesTheServer(t *testing.T) {
 func TestWrongWiringPanics(t *testing.T) {
 	two := []exchange.Config{{}, {}}
 	for name, fn := range map[string]func(){
-		"no engine":   func() { idemhttp.MustNew(nil, idem.Policy{Scope: merchant}) },
-		"no scope":    func() { idemhttp.MustStatusHandler(newEngine(t), idem.Policy{}) },
-		"no time":     func() { idemhttp.MustTokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
-		"two configs": func() { idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant}, two...) },
+		"no engine": func() { idemhttp.MustNew(nil, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}) },
+		"no scope":  func() { idemhttp.MustStatusHandler(newEngine(t), idem.Policy{}) },
+		"no time": func() {
+			idemhttp.MustTokenHandler(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}, -1)
+		},
+		"two configs": func() {
+			idemhttp.MustNew(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()}, two...)
+		},
 	} {
 		func() {
 			defer func() {
@@ -97,7 +101,7 @@ func TestWrongWiringPanics(t *testing.T) {
 func TestOperationThatReadsTheBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	ran := false
-	h := idemhttp.MustNew(newEngine(t), idem.Policy{AllowGlobalKeys: true}, exchange.Config{
+	h := idemhttp.MustNew(newEngine(t), idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}, exchange.Config{
 		Operation: func(r *http.Request) string { return r.FormValue("operation") },
 	})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran = true }))
 	r := httptest.NewRequest("POST", "/pay", strings.NewReader("operation=pay&amount=1"))

@@ -41,7 +41,7 @@ func TestCallNames(t *testing.T) {
 	var derived []string
 	f := &flaky{}
 	named := idemhttp.MustNewTransport(f, honoured, idemhttp.WithCallName(func(r *http.Request) string { return r.Header.Get("X-Call") }))
-	keyedPost(t, service(t, idem.Policy{}, func(_ http.ResponseWriter, r *http.Request) {
+	keyedPost(t, service(t, idem.Policy{InDoubt: idem.LeaveUnknown()}, func(_ http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{"fee", "amount", "fee", ""} {
 			req := post(t, r.Context(), "{}")
 			req.Header.Set("X-Call", name)
@@ -81,7 +81,7 @@ func TestRequestsWithoutAKeyAreEffects(t *testing.T) {
 			t.Cleanup(base.CloseIdleConnections)
 			client := &http.Client{Transport: idemhttp.MustNewTransport(base, honoured)}
 			var runs atomic.Int64
-			front := service(t, idem.Policy{}, func(w http.ResponseWriter, r *http.Request) {
+			front := service(t, idem.Policy{InDoubt: idem.LeaveUnknown()}, func(w http.ResponseWriter, r *http.Request) {
 				runs.Add(1)
 				req, err := http.NewRequestWithContext(r.Context(), tt.method, back.URL, http.NoBody)
 				if err != nil {

@@ -39,7 +39,7 @@ func TestTransportSendsNothingForAnExecutionThatHasEnded(t *testing.T) {
 	t.Cleanup(base.CloseIdleConnections)
 	client := &http.Client{Transport: idemhttp.MustNewTransport(base, honoured)}
 	var left context.Context
-	keyedPost(t, service(t, idem.Policy{}, func(_ http.ResponseWriter, r *http.Request) { left = context.WithoutCancel(r.Context()) }))
+	keyedPost(t, service(t, idem.Policy{InDoubt: idem.LeaveUnknown()}, func(_ http.ResponseWriter, r *http.Request) { left = context.WithoutCancel(r.Context()) }))
 	for _, tt := range []struct {
 		method string
 		keys   []string // as the caller sets them
@@ -97,7 +97,7 @@ func TestTransportDoesNotRepeatForAnExecutionThatHasEnded(t *testing.T) {
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	client := &http.Client{Transport: idemhttp.MustNewTransport(base, honoured, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))}
-	keyedPost(t, service(t, idem.Policy{}, func(_ http.ResponseWriter, r *http.Request) {
+	keyedPost(t, service(t, idem.Policy{InDoubt: idem.LeaveUnknown()}, func(_ http.ResponseWriter, r *http.Request) {
 		ctx := context.WithoutCancel(r.Context())
 		go func() {
 			req, err := http.NewRequestWithContext(ctx, http.MethodPost, bank.URL, http.NoBody)

@@ -22,7 +22,7 @@ func ExampleMustNew() {
 	if err != nil {
 		panic(err)
 	}
-	policy := idem.Policy{Name: "pay"}
+	policy := idem.Policy{Name: "pay", InDoubt: idem.LeaveUnknown()}
 	for range 2 {
 		_, err := engine.Do(context.Background(), idem.Operation{
 			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),

@@ -44,7 +44,7 @@ func (s *service) start() {
 			if err != nil {
 				s.Fatal(err)
 			}
-			handler = idemhttp.MustNew(engine, idem.Policy{Scope: demo})(handler)
+			handler = idemhttp.MustNew(engine, idem.Policy{Scope: demo, InDoubt: idem.LeaveUnknown()})(handler)
 		}
 		if s.outside != nil {
 			handler = s.outside(handler)

@@ -36,7 +36,7 @@ type refusing struct {
 
 func newRefusing(t *testing.T, locker driver.Locker, store driver.Store) *refusing {
 	t.Helper()
-	policy, err := idem.Policy{Name: "pay", AllowGlobalKeys: true}.WithDefaults()
+	policy, err := idem.Policy{Name: "pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}.WithDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

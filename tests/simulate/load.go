@@ -25,7 +25,7 @@ func idOf(key int) driver.KeyID { return idem.NewKeyID(scope, keyOf(key)) }
 
 // policy is the policy of a route.
 func (w *world) policy(route string) idem.Policy {
-	p := idem.Policy{Name: route, ResolverTimeout: w.plan.Session / 2, DuplicateWait: w.plan.Wait}
+	p := idem.Policy{Name: route, ResolverTimeout: w.plan.Session / 2, DuplicateWait: w.plan.Wait, InDoubt: idem.LeaveUnknown()}
 	switch route {
 	case "ask":
 		p.InDoubt = idem.AskResolver(w.resolve)

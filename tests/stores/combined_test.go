@@ -83,7 +83,7 @@ func newCombined(t *testing.T, p place, opts ...idem.Option) *combined {
 	kit.Fatal(t, err)
 	c.engine = engine
 	t.Cleanup(func() { _ = engine.Close(context.Background()) })
-	c.policy, err = idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}.WithDefaults()
+	c.policy, err = idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}.WithDefaults()
 	kit.Fatal(t, err)
 	c.record("none") // the store learns the time
 	return c

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -35,6 +36,7 @@ func guaranteed(t *testing.T) map[string]*idem.Engine {
 	url := testserver.SharedRedis(t)
 	redisLock, records, _ := inRedis(t, url, nil)
 	_, witnessed, _ := inRedis(t, url, nil, redisstore.WithWitness(recipes.Registers(zk)))
+	_, replicated, _ := inRedis(t, url, nil, redisstore.WithWitness(recipes.Registers(zk)), redisstore.WithReplicas(1, time.Second))
 	db, err := sql.Open("pgx", testserver.SharedPostgres(t))
 	kit.Fatal(t, err)
 	t.Cleanup(func() { _ = db.Close() })
@@ -63,6 +65,7 @@ func guaranteed(t *testing.T) map[string]*idem.Engine {
 	j, err := idem.NewJoined(joined)
 	add("joined with PostgreSQL", j, err)
 	with("ZooKeeper with durable markers, Redis with a witness", zk.Locker(zookeeper.WithDurableMarkers()), witnessed)
+	with("ZooKeeper, Redis with a witness and replicas", zk.Locker(), replicated)
 	with("ZooKeeper, Redis with a witness", zk.Locker(), witnessed)
 	with("ZooKeeper, Redis", zk.Locker(), records)
 	with("Redis alone", redisLock, records)
@@ -72,7 +75,7 @@ func guaranteed(t *testing.T) map[string]*idem.Engine {
 }
 
 // inOrder are the set-ups of the table, each with less than the one before.
-var inOrder = []string{"joined with PostgreSQL", "ZooKeeper with durable markers, Redis with a witness", "ZooKeeper, Redis with a witness", "ZooKeeper, Redis",
+var inOrder = []string{"joined with PostgreSQL", "ZooKeeper with durable markers, Redis with a witness", "ZooKeeper, Redis with a witness and replicas", "ZooKeeper, Redis with a witness", "ZooKeeper, Redis",
 	"locks and records in PostgreSQL", "Redis alone", "one process"}
 
 // The table of docs/guarantees.md is what the engines say. The guarantee falls as parts are taken away.
@@ -96,18 +99,37 @@ func TestGuaranteesAreThoseOfTheDocument(t *testing.T) {
 	for need, enough := range map[guarantee.Need]int{ // the set-ups from that number on give less
 		guarantee.ExactlyOnceInTransaction: 1,
 		guarantee.AtMostOnceThroughLoss:    2,
-		{Effect: guarantee.Fenced, Through: guarantee.Repeat | guarantee.Crash | guarantee.ClockStep | guarantee.Loss}: 3,
-		{Effect: guarantee.Fenced, Through: guarantee.Repeat | guarantee.Crash | guarantee.ClockStep}:                  4,
-		guarantee.AtMostOnceThroughPause: 6,
+		{Effect: guarantee.Fenced, Through: guarantee.Repeat | guarantee.Crash | guarantee.ServerLoss}:                 3,
+		{Effect: guarantee.Fenced, Through: guarantee.Repeat | guarantee.Crash | guarantee.ClockStep | guarantee.Loss}: 4,
+		{Effect: guarantee.Fenced, Through: guarantee.Repeat | guarantee.Crash | guarantee.ClockStep}:                  5,
+		guarantee.AtMostOnceThroughPause: 7,
 	} {
 		for i, name := range inOrder {
 			p := resolved
-			p.Require = need
+			p.Name, p.Require = need.String(), need
 			_, err := engines[name].Fit(p)
 			joined := i == 0 && need.Effect != guarantee.InTransaction // it has no fence
 			if (err == nil) != (i < enough && !joined) {
 				t.Errorf("%s, with %s: Fit() = %v", name, need, err)
 			}
 		}
+	}
+}
+
+// Without the resolver the outcome of a crash waits for a person, and without the fence a process that was paused may go on.
+func TestGuaranteeFallsWithoutResolverAndFence(t *testing.T) {
+	t.Parallel()
+	engine := guaranteed(t)["ZooKeeper with durable markers, Redis with a witness"]
+	policy := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, Require: guarantee.Need{Effect: guarantee.Fenced, Through: guarantee.All, NoDoubt: true},
+		InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil })}
+	_, err := engine.Fit(policy)
+	kit.Fatal(t, err)
+	policy.Name, policy.InDoubt = "no resolver", idem.LeaveUnknown()
+	if _, err := engine.Fit(policy); err == nil || !strings.Contains(err.Error(), "in doubt after a crash, a pause: set InDoubt to AskResolver") {
+		t.Errorf("Fit() = %v without a resolver", err)
+	}
+	policy.Name, policy.Require = "no fence", guarantee.Need{Effect: guarantee.Elsewhere, Through: guarantee.All}
+	if _, err := engine.Fit(policy); err == nil || !strings.Contains(err.Error(), "let the resource check the fence") {
+		t.Errorf("Fit() = %v without a fence", err)
 	}
 }

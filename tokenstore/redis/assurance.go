@@ -1,6 +1,8 @@
 package redisstore
 
 import (
+	"fmt"
+
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/guarantee"
 )
@@ -12,11 +14,16 @@ var _ driver.Assured = (*Store)(nil)
 func (s *Store) Assurance() guarantee.Part {
 	p := guarantee.Part{Name: "records in Redis", Keeps: guarantee.Repeat | guarantee.Outage | guarantee.Crash | guarantee.Pause | guarantee.ClockStep,
 		Supplies: map[guarantee.Hazards]string{
-			guarantee.FailOver: "turn durable markers on (zookeeper.WithDurableMarkers), or keep the records in SQL with synchronous replication",
-			guarantee.Loss:     "give the store a witness (redisstore.WithWitness), or turn durable markers on (zookeeper.WithDurableMarkers)",
+			guarantee.ServerLoss: "let replicas acknowledge each payment (redisstore.WithReplicas), or turn durable markers on (zookeeper.WithDurableMarkers)",
+			guarantee.FailOver:   "turn durable markers on (zookeeper.WithDurableMarkers), or keep the records in SQL with synchronous replication",
+			guarantee.Loss:       "give the store a witness (redisstore.WithWitness), or turn durable markers on (zookeeper.WithDurableMarkers)",
 		}}
 	if s.loss.Witness != nil {
 		p.Name, p.Keeps = "records in Redis with a witness", p.Keeps|guarantee.Loss
+	}
+	if s.replicas != nil {
+		p.Keeps |= guarantee.ServerLoss
+		p.Conditions = append(p.Conditions, fmt.Sprintf("only one of the %d replicas that acknowledge takes over from a lost Redis", s.replicas.want))
 	}
 	return p
 }

@@ -81,7 +81,7 @@ func TestFailoverUnderRunningHandlers(t *testing.T) {
 	servers := testserver.StartSentinel(t, 1)
 	store, locker := open(t, connect(t, sentinelAddr(servers))), sharedLocker{memorylock.New()}
 	notApplied := func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
-	token := newPayment("token", idem.Policy{IssuedTokens: true})
+	token := newPayment("token", idem.Policy{IssuedTokens: true, InDoubt: idem.LeaveUnknown()})
 	released := newPayment("released", idem.Policy{})
 	pending := newPayment("pending", idem.Policy{InDoubt: idem.AskResolver(notApplied)})
 	all := []*payment{token, released, pending}

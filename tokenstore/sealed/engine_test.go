@@ -35,7 +35,7 @@ func newBench(t *testing.T, s driver.Store) *bench {
 // do pays under the one key of these tests.
 func (b *bench) do(change func(*idem.Policy)) (idem.Result, error) {
 	b.Helper()
-	p := idem.Policy{AllowGlobalKeys: true, Name: "pay"}
+	p := idem.Policy{AllowGlobalKeys: true, Name: "pay", InDoubt: idem.LeaveUnknown()}
 	if change != nil {
 		change(&p)
 	}

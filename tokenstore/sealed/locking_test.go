@@ -50,7 +50,7 @@ func TestCombinedCallsWithoutTheKey(t *testing.T) {
 		faulty := idemtest.NewFaultyStore(over(t, store, ring))
 		engine, err := idem.New(locker, faulty)
 		kit.Fatal(t, err)
-		policy, err := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}.WithDefaults()
+		policy, err := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}.WithDefaults()
 		kit.Fatal(t, err)
 		_, err = engine.Status(t.Context(), "m", "none", &policy) // the store learns the time
 		kit.Fatal(t, err)

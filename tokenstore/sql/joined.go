@@ -110,7 +110,8 @@ type Joined struct {
 	isolation sql.IsolationLevel
 	idle      time.Duration
 	pooler    bool
-	longest   int // response in bytes
+	strict    bool // no handler goes on after it has ended its transaction, or after a failed statement
+	longest   int  // response in bytes
 }
 
 var _ driver.JoinedStore = (*Joined)(nil)
@@ -219,6 +220,7 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
 	defer cancel()
 	var err error
+	j.strict = !ours || isStrict(ctx, j.db)
 	if j.guard, err = s.dialect.join(ctx, j); err != nil {
 		return nil, err
 	}

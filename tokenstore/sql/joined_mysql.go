@@ -37,7 +37,7 @@ func newMySQLGuard(ctx context.Context, j *Joined) (guard, error) {
 	// connection, and with it the transaction, after a statement that is too long.
 	j.longest /= 2
 	j.looks = true
-	if j.halfOnTimeout && !isStrict(ctx, j.db) {
+	if j.halfOnTimeout && !j.strict {
 		j.log.WarnContext(ctx, "tokenstore/sql: innodb_rollback_on_timeout is off: a handler that ignores a lock time-out commits the rest of its writes, and nothing tells. Open the pool with sqlstore.OpenStrict or sqlstore.Strict, which refuse that")
 	}
 	j.joined = newJoinedStatements(j.names, joinedForms{})

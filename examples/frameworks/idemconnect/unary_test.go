@@ -28,7 +28,7 @@ type server struct {
 }
 
 func newServer(engine *idem.Engine, merchant idem.ScopeFunc) (*server, error) {
-	protect, err := idemgrpc.New(engine, []idem.Policy{{Name: procedure, Scope: merchant}})
+	protect, err := idemgrpc.New(engine, []idem.Policy{{Name: procedure, Scope: merchant, InDoubt: idem.LeaveUnknown()}})
 	if err != nil {
 		return nil, err
 	}

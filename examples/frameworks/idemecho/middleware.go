@@ -123,7 +123,7 @@ func unrouted(c echo.Context) bool {
 
 // StatusHandler answers GET with the state of the caller's key.
 func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) (echo.HandlerFunc, error) {
-	route, err := exchange.New(engine, policy, cfg...)
+	route, err := exchange.NewWithoutHandler(engine, policy, cfg...)
 	if err != nil {
 		return nil, fmt.Errorf("idemecho: %w", err)
 	}

@@ -154,7 +154,7 @@ func served() bool {
 
 // StatusHandler answers GET with the state of the caller's key.
 func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg ...exchange.Config) (fiber.Handler, error) {
-	route, err := exchange.New(engine, policy, cfg...)
+	route, err := exchange.NewWithoutHandler(engine, policy, cfg...)
 	if err != nil {
 		return nil, fmt.Errorf("idemfiber: %w", err)
 	}

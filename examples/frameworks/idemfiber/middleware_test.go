@@ -150,7 +150,7 @@ func protecting(t *testing.T, opts ...idem.Option) fiber.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true})
+	protect, err := idemfiber.New(engine, idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func TestNothingIsSentBeforeTheOutcomeIsSettled(t *testing.T) {
 		"c.SendEarlyHints":        func(c fiber.Ctx) error { _ = c.SendEarlyHints([]string{"</paid>"}); return c.SendString("paid") },
 	} {
 		app := fiber.New()
-		refused, err := idemfiber.New(exchangetest.RefusingCommit(t), idem.Policy{AllowGlobalKeys: true})
+		refused, err := idemfiber.New(exchangetest.RefusingCommit(t), idem.Policy{AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()})
 		if err != nil {
 			t.Fatal(err)
 		}

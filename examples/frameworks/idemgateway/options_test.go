@@ -44,7 +44,7 @@ func inFront(ctx context.Context, engine *idem.Engine, conn *grpc.ClientConn) (h
 	if err := registerPayments(ctx, mux, conn); err != nil {
 		return nil, err
 	}
-	protect, err := idemhttp.New(engine, idem.Policy{Name: "gateway", Scope: merchant})
+	protect, err := idemhttp.New(engine, idem.Policy{Name: "gateway", Scope: merchant, InDoubt: idem.LeaveUnknown()})
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func newEngine(t *testing.T, opts ...idem.Option) *idem.Engine {
 // protected serves a bank with the interceptors of package idemgrpc.
 func protected(t *testing.T, b *bank, engine *idem.Engine) *grpc.ClientConn {
 	t.Helper()
-	protect, err := idemgrpc.New(engine, []idem.Policy{{Name: paymentsv1.PaymentService_CreatePayment_FullMethodName, Scope: merchant}})
+	protect, err := idemgrpc.New(engine, []idem.Policy{{Name: paymentsv1.PaymentService_CreatePayment_FullMethodName, Scope: merchant, InDoubt: idem.LeaveUnknown()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,15 +174,15 @@ var wiringCases = []testCase{
 			"no methods":                {b.engine, b.policy, exchange.Config{Methods: []string{}}},
 			"no method's name":          {b.engine, b.policy, exchange.Config{Methods: []string{"PO ST"}}},
 			"a method in small letters": {b.engine, b.policy, exchange.Config{Methods: []string{"POST", "patch"}}},
-			"an optional token":         {b.engine, idem.Policy{AllowGlobalKeys: true, IssuedTokens: true}, exchange.Config{OptionalKey: true}},
+			"an optional token":         {b.engine, idem.Policy{AllowGlobalKeys: true, IssuedTokens: true, InDoubt: idem.LeaveUnknown()}, exchange.Config{OptionalKey: true}},
 			"a URI with a fragment":     {b.engine, b.policy, exchange.Config{Documentation: "https://example.com/#keys"}},
 			"a URI for a header":        {b.engine, b.policy, exchange.Config{Documentation: "https://example.com/>; rel=\"x"}},
 			"a URI without a scheme":    {b.engine, b.policy, exchange.Config{Documentation: "://example.com"}},
 			"a relative URI":            {b.engine, b.policy, exchange.Config{Documentation: "keys.html"}},
-			"a format half set":         {b.engine, idem.Policy{AllowGlobalKeys: true, KeyFormat: idem.KeyFormat{Advice: "x"}}, exchange.Config{}},
-			"two policies for a route":  {b.engine, b.policy, exchange.Config{StatusPolicies: []idem.Policy{{Name: "pay"}, {Name: "pay"}}}},
+			"a format half set":         {b.engine, idem.Policy{AllowGlobalKeys: true, KeyFormat: idem.KeyFormat{Advice: "x"}, InDoubt: idem.LeaveUnknown()}, exchange.Config{}},
+			"two policies for a route":  {b.engine, b.policy, exchange.Config{StatusPolicies: []idem.Policy{{Name: "pay", InDoubt: idem.LeaveUnknown()}, {Name: "pay", InDoubt: idem.LeaveUnknown()}}}},
 			"a policy without a route":  {b.engine, b.policy, exchange.Config{StatusPolicies: []idem.Policy{{}}}},
-			"a negative limit":          {b.engine, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: -1}, exchange.Config{}},
+			"a negative limit":          {b.engine, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: -1, InDoubt: idem.LeaveUnknown()}, exchange.Config{}},
 		} {
 			if h, err := b.adapter.Protect(c.engine, c.policy, c.cfg, http.NotFoundHandler()); err == nil || h != nil {
 				b.Errorf("%s: no error", name)

@@ -98,7 +98,9 @@ var statusCases = []testCase{
 		with := func(name string) idem.Policy {
 			return idem.Policy{Name: name, Scope: b.policy.Scope, InDoubt: idem.AskResolver(neverAsked)}
 		}
-		without := func(name string) idem.Policy { return idem.Policy{Name: name, Scope: b.policy.Scope} }
+		without := func(name string) idem.Policy {
+			return idem.Policy{Name: name, Scope: b.policy.Scope, InDoubt: idem.LeaveUnknown()}
+		}
 		for name, tt := range map[string]struct {
 			policy idem.Policy
 			routes []idem.Policy

@@ -126,7 +126,7 @@ func setup(t *testing.T, a Adapter) *bundle {
 		t.Fatalf("idem.New() = %v", err)
 	}
 	b.engine = engine
-	b.policy = idem.Policy{Scope: func(context.Context) (string, error) { return "merchant", nil }}
+	b.policy = idem.Policy{Scope: func(context.Context) (string, error) { return "merchant", nil }, InDoubt: idem.LeaveUnknown()}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
