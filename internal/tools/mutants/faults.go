@@ -20,7 +20,7 @@ type Fault struct {
 //go:embed faults/*.patch
 var patches embed.FS
 
-// subjects are the files in faults, in the order of docs/testing.md.
+// subjects are the files in faults, in the order of the table.
 var subjects = []string{"engine", "joined", "stores", "locks", "edges", "simulation"}
 
 // allFaults returns the faults of all files.
@@ -87,7 +87,7 @@ func parseFaults(text string) (all []Fault, err error) {
 	return all, lines.Err()
 }
 
-// Table is the table of faults in Markdown.
+// Table is a table of the faults in Markdown, with a line for each.
 func Table(all []Fault) string {
 	var b strings.Builder
 	b.WriteString("| fault | in | caught by |\n|---|---|---|\n")

@@ -17,7 +17,7 @@
 //
 // -quick leaves out the tests that need a server. -only takes the faults whose name or package contains a
 // text. -part takes every n-th of those that are left, from the i-th on, counted from zero. -whole runs all tests of the package with each fault, and tells which one failed. It helps to
-// find the test for a new fault. -table prints the table of docs/testing.md.
+// find the test for a new fault. -table prints all faults as a table in Markdown.
 //
 // A fault also counts as caught if its test does not end. A test gets five times the time that it took without a
 // fault, and ten seconds more, or a minute more if it starts a server.
@@ -40,7 +40,7 @@ func main() {
 	parallel := flag.Int("parallel", min(4, 2*runtime.NumCPU()), "work on so many copies at the same time")
 	part := flag.String("part", "0/1", "take every n-th fault, from the i-th on, as `i/n`")
 	whole := flag.Bool("whole", false, "run all tests of the package with each fault")
-	table := flag.Bool("table", false, "print the table of docs/testing.md")
+	table := flag.Bool("table", false, "print all faults as a table in Markdown")
 	flag.Parse()
 	all, err := allFaults()
 	if err != nil {
