@@ -42,8 +42,8 @@
 // records in the database of the money, which loses both together. Never give the store a
 // connection that reads from a replica.
 //
-// Expiries follow the clock of the database server. If it jumps ahead past the time of a key,
-// the key is forgotten. Let the servers' clocks be slewed, not stepped.
+// Expiries follow the clock of the database server. If it is ahead of the process's clock by more
+// than a minute, the clock of the process decides. Let the servers' clocks be slewed, not stepped.
 //
 // # SQLite
 //
