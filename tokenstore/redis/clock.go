@@ -85,9 +85,10 @@ type reading struct {
 
 // observation is a server's time and the reading of the call that brought it.
 type observation struct {
-	server time.Time // the zero time if there is none yet
-	wall   time.Time
-	lease  leaseclock.Instant
+	server   time.Time // the zero time if there is none yet
+	wall     time.Time
+	lease    leaseclock.Instant
+	answered leaseclock.Instant // when its answer was there
 }
 
 func (c *clocks) of(shard int) *observation {
@@ -153,7 +154,7 @@ func (c *clocks) note(ctx context.Context, shard int, r reading, server time.Tim
 	last := c.of(shard)
 	first := *last == r.last // another call may have been faster
 	if first {
-		*last = observation{server: server, wall: r.wall, lease: r.lease}
+		*last = observation{server: server, wall: r.wall, lease: r.lease, answered: c.lease()}
 	}
 	c.mu.Unlock()
 	if first && change.Kind != 0 {

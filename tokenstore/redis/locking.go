@@ -80,15 +80,16 @@ func (s *Store) BeginLocked(ctx context.Context, id driver.KeyID, req driver.Beg
 // lastMoment is the server's time when a call of ctx must have come, or the zero time if that is not known. Nobody waits
 // for the answer of a later call.
 func (s *Store) lastMoment(ctx context.Context, shard int) time.Time {
-	now := s.clocks.read(shard).expected()
+	now := s.clocks.read(shard)
 	deadline, ok := ctx.Deadline()
-	if now.IsZero() || !ok {
+	if now.last.server.IsZero() || !ok {
 		return time.Time{}
 	}
-	return now.Add(time.Until(deadline) + lateBy)
+	return now.last.server.Add(now.lease.Sub(now.last.answered) + time.Until(deadline) + lateBy)
 }
 
-// lateBy allows for the estimate of the server's time.
+// lateBy allows for an estimate of the server's time that is behind by the way back of an answer. It is never ahead, because it counts
+// from when the answer was there, however long the call had been on its way.
 const lateBy = 100 * time.Millisecond
 
 // SettleUnlock implements [driver.LockingStore]. It takes one round trip.

@@ -150,12 +150,13 @@ type clockReading struct {
 	at  leaseclock.Instant
 }
 
-// note takes the time of an answer whose request was sent at an instant, so the estimate is late rather than early.
-func (c *serverClock) note(now int64, sent leaseclock.Instant) {
-	c.seen.Store(&clockReading{now, sent})
+// note takes the time of an answer that has just come. So the estimate is never ahead, however long the call had to wait for a
+// connection, and it is behind by the way back of the answer.
+func (c *serverClock) note(now int64) {
+	c.seen.Store(&clockReading{now, leaseclock.Now()})
 }
 
-// lateBy allows for the estimate of the server's time.
+// lateBy allows for an estimate of the server's time that is behind.
 const lateBy = 100 * time.Millisecond
 
 // lastMoment is the server's time in microseconds when a call of ctx must have come. Nobody waits for the answer of a later
@@ -249,7 +250,6 @@ func (s *Store) beginLocked(ctx context.Context, st *beginLocked, lock []any, wr
 	if err != nil {
 		return a, false, fmt.Errorf("tokenstore/sql: begin: %w", err)
 	}
-	sent := leaseclock.Now()
 	err = s.db.QueryRowContext(ctx, st.text, st.args(lock, r, rev)...).Scan(a.targets()...)
 	switch f := s.dialect.Fault(err); {
 	case f == sqldialect.Duplicate, f == sqldialect.Conflict, sqldialect.SQLState(err) == "22012": // division_by_zero
@@ -257,7 +257,7 @@ func (s *Store) beginLocked(ctx context.Context, st *beginLocked, lock []any, wr
 	case err != nil:
 		return a, false, s.failed("begin", err)
 	}
-	s.clock.note(a.found.now, sent)
+	s.clock.note(a.found.now)
 	if a.long {
 		_, err = s.db.ExecContext(ctx, s.locking.shorten, lock[0])
 		if s.dialect.Fault(err) == sqldialect.Conflict { // another caller does it otherwise

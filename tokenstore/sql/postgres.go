@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -32,11 +31,10 @@ func postgresCheck(ctx context.Context, s *Store) error {
 	s.returning, s.longestResponse = true, longestValue
 	var synchronous, fsync string
 	var now int64
-	sent := leaseclock.Now()
 	err := s.read.QueryRowContext(ctx, s.names.sql("SELECT current_setting('synchronous_commit'), current_setting('fsync'), coalesce(to_regclass($1::text)::oid::bigint, 0), {clock}"),
 		s.names.table("records")).Scan(&synchronous, &fsync, &s.recordsTable, &now)
 	if err == nil {
-		s.clock.note(now, sent)
+		s.clock.note(now)
 	}
 	switch {
 	case err != nil:

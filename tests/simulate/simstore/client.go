@@ -19,7 +19,8 @@ type Client struct {
 	seen observation // the last one of the server's clock
 }
 
-// observation is a server's time, and what the lease clock said when it was asked for.
+// observation is a server's time, and what the lease clock said when the answer was there. So an estimate from it is never ahead,
+// however long the call was on its way.
 type observation struct {
 	server time.Time // zero before the first answer
 	lease  time.Duration
@@ -62,7 +63,7 @@ func exchange[T any](ctx context.Context, c *Client, serve func() (T, error)) (z
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if asked >= c.seen.lease {
-		c.seen = observation{a.now, asked}
+		c.seen = observation{a.now, c.now()}
 	}
 	return a.v, a.err
 }

@@ -191,7 +191,7 @@ func (s *Server) Holder(id driver.KeyID) driver.Fence {
 	return driver.Fence{}
 }
 
-// lateBy allows for the estimate of the server's clock.
+// lateBy allows for an estimate of the server's clock that is behind.
 const lateBy = 100 * time.Millisecond
 
 // lastMoment is the server's time when a call of ctx must have come, or the zero time if that is not known.

@@ -1,0 +1,48 @@
+package sqlstore
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+)
+
+// The call that told the time of the database had waited for a connection. The last moment of the next call is at its deadline all
+// the same.
+func TestLastMomentAfterACallThatHadToWait(t *testing.T) {
+	t.Parallel()
+	backends()[0].run(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		s := b.store(t, p)
+		p.write.SetMaxOpenConns(1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		busy, err := p.write.Conn(ctx)
+		must(t, err)
+		clock := func() (now int64) {
+			t.Helper()
+			must(t, busy.QueryRowContext(ctx, s.names.sql("SELECT {clock}")).Scan(&now))
+			return now
+		}
+		waited := p.write.Stats().WaitCount
+		told, id, req := make(chan error, 1), key(1), request(1)
+		go func() {
+			_, err := s.BeginLocked(ctx, id, req, driver.OfferedLock{Owner: "owner", Nonce: req.Nonce, TTL: time.Minute})
+			told <- err
+		}()
+		wait(t, "a call that waits for a connection", func() bool { return p.write.Stats().WaitCount > waited })
+		began := clock()
+		wait(t, "the time that it waits", func() bool { return clock()-began > (5 * lateBy).Microseconds() })
+		must(t, busy.Close())
+		must(t, <-told)
+		last, ok := s.clock.lastMoment(ctx)
+		deadline, _ := ctx.Deadline()
+		left := time.Until(deadline)
+		now, err := s.Clock(ctx)
+		must(t, err)
+		if after := timeOf(last).Sub(now.Add(left)); !ok || after > 2*lateBy {
+			t.Errorf("the last moment is %v after the deadline, want about %v", after, lateBy)
+		}
+	})
+}
