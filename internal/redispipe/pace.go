@@ -2,7 +2,7 @@ package redispipe
 
 import "time"
 
-// These were tried with round trips of 60 µs to 5 ms, see docs/performance.md.
+// These were tried with round trips of 60 µs to 5 ms.
 const (
 	// far is the round trip from which a call does not wait for the pipelines under way.
 	far = 700 * time.Microsecond
