@@ -45,7 +45,26 @@ func (run *run) outcome() outcome {
 	case run.cut:
 		return classifyCut(run.Transport, status)
 	}
-	return classify(run.Transport, run.Policy, status, x.gated.Load())
+	o := classify(run.Transport, run.Policy, status, x.gated.Load())
+	if o == outcomeCompleted && run.rejected() {
+		return outcomeNoEffect
+	}
+	return o
+}
+
+// rejected reports whether the handler has found fault with the request before it did anything, so that
+// the corrected request may have the key. What the handler did elsewhere does not show. So with a route
+// that calls other systems, and without a transaction, the policy has to say that nothing comes
+// before the gate. The fence lets a handler act without the gate. An attempt in doubt has bound the key before.
+func (run *run) rejected() bool {
+	x, p := run.execution, run.Policy
+	acted := x.gated.Load() || x.known.Load()
+	stated := p.GateFirst
+	if x.transaction() != nil {
+		acted = x.gated.Load() || x.taken.Load() || x.keepWrites.Load()
+		stated = !p.CallsOtherSystems // otherwise step 4 has bound the key
+	}
+	return rejects(run.Transport, run.response.Status) && stated && !acted && !run.startedFromDoubt()
 }
 
 // decide makes the settlement of an outcome. A completed one has a response. That of an outcome
@@ -276,6 +295,19 @@ func undecided(t Transport, status int) bool {
 
 // undecidedHTTP names 499 too. Gateways write it for a call that was cancelled in its middle.
 func undecidedHTTP(status int) bool { return status == 408 || status == 499 || status >= 500 }
+
+// rejects reports whether a status says that something is wrong with the request itself, so that it has to
+// be corrected.
+func rejects(t Transport, status int) bool {
+	switch t {
+	case TransportHTTP:
+		return status == 400 || status == 415 || status == 422
+	case TransportGRPC:
+		return status == grpcInvalidArgument
+	default:
+		return false
+	}
+}
 
 func classifyGRPC(code int) outcome {
 	switch code {

@@ -104,6 +104,12 @@ type Policy struct {
 	// with it as key-reused for KeyTTL, even if every attempt was rolled back. In joined mode
 	// [DownstreamKey] returns ErrUndeclared without it. Other engines ignore it.
 	CallsOtherSystems bool
+	// GateFirst states that the handler has no effect before it passes the gate ([CheckOwner] or
+	// [DownstreamKey]). Then its 400, 415 or 422 (INVALID_ARGUMENT in gRPC) from before the gate leaves the
+	// key free, and the corrected request runs with it. After [FromContext], which gives the fence, it does not. If the statement is
+	// false, a handler that has paid and then answers 422 leaves the key free, and the next request pays
+	// again. An engine from [NewJoined] ignores it, and goes by whether the handler has taken its transaction.
+	GateFirst bool
 	// FailOpen runs the handler without protection if the lock or the store cannot be reached.
 	// It does not apply after the engine has seen an attempt that runs or is in doubt. The
 	// operation may run twice. Every such run is reported as EventFailedOpen. A store that lost
