@@ -39,6 +39,14 @@ func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
 			if err != nil || payments != tt.payments || balance != 1000-100*payments || (bodies[0] == bodies[1]) != (payments == 1) {
 				t.Errorf("%d payments, %v, a balance of %d and the answers %q, want %d payments", payments, err, balance, bodies, tt.payments)
 			}
+			for _, order := range []struct { // the corrected order runs with the key of the wrong one
+				body   string
+				status int
+			}{{`{"to":"bob","amount":"much"}`, 400}, {`{"to":"bob","amount":200}`, 201}} {
+				if status, body := pay(t, client, "order-1002", order.body); status != order.status {
+					t.Errorf("the order %s = %d %q, want %d", order.body, status, body, order.status)
+				}
+			}
 		})
 	}
 }
@@ -118,17 +126,23 @@ func paymentsDatabase(t *testing.T) (name string, db *database.DB) {
 func payTwice(t *testing.T, client *http.Client) (bodies [2]string) {
 	t.Helper()
 	for i := range bodies {
-		r, err := http.NewRequest(http.MethodPost, "http://service/payments", strings.NewReader(`{"to":"bob","amount":100}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Idempotency-Key", "order-1001")
 		var status int
-		if status, bodies[i] = send(t, client, r); status != http.StatusCreated {
+		if status, bodies[i] = pay(t, client, "order-1001", `{"to":"bob","amount":100}`); status != http.StatusCreated {
 			t.Errorf("answer %d = %d %q, want 201", i+1, status, bodies[i])
 		}
 	}
 	return bodies
+}
+
+// pay sends an order with a key.
+func pay(t *testing.T, client *http.Client, key, order string) (status int, body string) {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodPost, "http://service/payments", strings.NewReader(order))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Idempotency-Key", key)
+	return send(t, client, r)
 }
 
 func send(t *testing.T, client *http.Client, r *http.Request) (status int, body string) {

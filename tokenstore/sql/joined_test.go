@@ -61,6 +61,48 @@ func TestJoinedRefusalIsStored(t *testing.T) {
 	})
 }
 
+// A handler that rejects a request before it takes its transaction leaves nothing of it, and the corrected request has the
+// key. A one-time token is valid as before.
+func TestJoinedRejectionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	onEachService(t, serviceParts{}, func(s *service) {
+		reject := func(c *gin.Context) { c.String(422, "amount") }
+		s.with(reject)
+		for range 2 {
+			s.want(s.payAmount("k1", 0), answer{status: 422, body: "amount"})
+		}
+		if n := get[int](s, s.pools.read, s.joined.names.sql("SELECT count(*) FROM {records}")); n > 0 {
+			s.Errorf("%d records, want none", n)
+		}
+		s.with(s.paying(http.StatusCreated))
+		s.want(s.pay("k1"), paid)
+		s.want(s.payAmount("k1", 0), refused(422, idem.CodeKeyReused))
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_ = tx.Rollback()
+			reject(c)
+			return nil
+		}))
+		if first := s.payAmount("k2", 0); first.code == "" { // MySQL and MariaDB cannot tell what became of it
+			s.want(first, answer{status: 422, body: "amount"})
+		}
+		s.with(s.paying(http.StatusCreated))
+		if a := s.pay("k2"); a.code != string(idem.CodeKeyReused) {
+			s.Errorf("another request after a rejection in the transaction = %v, want %s", a, idem.CodeKeyReused)
+		}
+		s.wantPayments(1)
+		s.wantNothingOpen("after the rejections")
+	})
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.IssuedTokens = true }}, func(s *service) {
+		token := s.token()
+		s.with(func(c *gin.Context) { c.String(422, "amount") })
+		s.want(s.payAmount(token, 0), answer{status: 422, body: "amount"})
+		s.wantState(token, driver.StateIssued)
+		s.with(s.paying(http.StatusCreated))
+		s.want(s.pay(token), paid)
+		s.want(s.payAmount(token, 0), refused(422, idem.CodeKeyReused))
+	})
+}
+
 // TestJoinedFailureRollsBackAndARetryRuns goes through every answer that leaves nothing.
 func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -57,6 +58,38 @@ var settleCases = []testCase{
 			b.want(a, codes.Unavailable, false, 1)
 		}
 		b.want(b.payout("k3"), codes.OK, true, 1, 2, 3)
+	}},
+	{"INVALID_ARGUMENT before the handler has done anything leaves the key free", func(b *bundle) {
+		taken := false
+		b.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+			if taken {
+				b.take(ctx)
+			}
+			if req.GetAmount() == 1250 {
+				return nil, status.Error(codes.InvalidArgument, "amount")
+			}
+			if b.engine.Joined() {
+				b.take(ctx)
+			}
+			return paid(req), nil
+		}
+		corrected := func(key string) answer {
+			return b.transfer(b.withKeys(key), &walletv1.TransferRequest{To: "bob", Amount: 1000})
+		}
+		for i, engine := range []*idem.Engine{b.engine, exchangetest.Conflicting(b, 0), exchangetest.Conflicting(b, 0), b.engine} {
+			key := fmt.Sprint("k", i)
+			b.engine, taken, b.options.Policy.GateFirst = engine, i == 2, i == 3
+			b.start()
+			binds := i == 0 || taken
+			b.want(b.pay(key), codes.InvalidArgument, false)
+			b.want(b.pay(key), codes.InvalidArgument, binds)
+			if binds {
+				b.wantRefusal(corrected(key), idem.CodeKeyReused)
+				continue
+			}
+			b.want(corrected(key), codes.OK, false, 1000)
+			b.want(corrected(key), codes.OK, true, 1000)
+		}
 	}},
 	{"every run gets the same input", func(b *bundle) {
 		var seen []string
