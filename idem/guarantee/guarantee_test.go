@@ -38,6 +38,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		"runs again":              {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, AtMostOnce, []string{"a crash is not covered", "runs again in doubt"}},
 		"fails open":              {func(s *Setup) { s.FailsOpen = true }, AtMostOnce, []string{"an outage is not covered", "fails open"}},
 		"joined, and a bank":      {func(s *Setup) { s.Joined = true }, AtMostOnce, []string{"rollback does not undo"}},
+		"joined, and a repeat":    {func(s *Setup) { s.Joined = true }, Need{Elsewhere, Repeat, false}, []string{"repeats is not covered", "a repeat runs again"}},
 		"joined, and a key of it": {func(s *Setup) { s.Joined = true }, OncePerDownstreamKey, []string{"CallsOtherSystems"}},
 		"no hazard":               {func(*Setup) {}, Need{Effect: Elsewhere, NoDoubt: true}, []string{"no requirement"}},
 		"an unknown effect":       {func(*Setup) {}, Need{Effect: 9, Through: Crash}, []string{"no requirement"}},
@@ -92,12 +93,12 @@ func TestPartThatSaysNothing(t *testing.T) {
 
 func TestLineForTheLog(t *testing.T) {
 	t.Parallel()
-	g := Of(Setup{Route: "POST /pay", Lock: zooKeeper, Store: witnessed, KeyTTL: time.Hour})
+	g := Of(Setup{Route: "POST /pay", Lock: zooKeeper, Store: witnessed, GateFirst: true, KeyTTL: time.Hour})
 	const want = "POST /pay: lock in ZooKeeper, records in Redis with a witness: " +
 		"at most once at a resource that checks the fence through every hazard but loss of a server, a fail-over (in doubt after a crash, a pause); " +
 		"at a system that takes the downstream key through every hazard (in doubt after a crash, a pause); " +
 		"anywhere else through every hazard but a pause, loss of a server, a fail-over (in doubt after a crash); " +
-		"if repeats come within 1h0m0s of the first request"
+		"if the handler has no effect before the gate, and if repeats come within 1h0m0s of the first request"
 	if got := g.String(); got != want {
 		t.Errorf("String() =\n%s\nwant\n%s", got, want)
 	}

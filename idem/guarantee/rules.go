@@ -18,6 +18,7 @@ type Setup struct {
 	Resolves    bool // in doubt a resolver is asked
 	FailsOpen   bool // it runs without protection while lock or store is away
 	CallsOthers bool // in joined mode the downstream key is fixed before the transaction
+	GateFirst   bool // with a lock, rejections from before the gate leave the key free
 	KeyTTL      time.Duration
 }
 
@@ -37,6 +38,9 @@ func Of(s Setup) Guarantee {
 			g.Conditions = append(g.Conditions, c)
 		}
 	}
+	if s.GateFirst && !s.Joined {
+		g.Conditions = append(g.Conditions, "the handler has no effect before the gate")
+	}
 	if s.KeyTTL > 0 {
 		g.Conditions = append(g.Conditions, fmt.Sprintf("repeats come within %s of the first request", s.KeyTTL))
 	}
@@ -47,10 +51,11 @@ func (g *Guarantee) joined(s Setup) {
 	g.Setup = s.Store.Name + ", joined to the transaction"
 	// Record and effect are kept or lost together.
 	g.Effects[InTransaction] = Promise{Once: All}
+	// A handler that has had such an effect and then answers with a failure is rolled back, and the next request of
+	// the client runs. So not even repeats are covered.
 	const again = "a rollback does not undo it, and a repeat runs again: write it in the transaction, or use an engine with a lock"
 	for _, e := range []Effect{Fenced, Elsewhere} {
-		g.Effects[e] = Promise{Once: Repeat | Outage}
-		g.lacks(e, All&^(Repeat|Outage), again)
+		g.lacks(e, All, again)
 	}
 	if s.CallsOthers {
 		g.Effects[Keyed] = Promise{Once: All}
