@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )

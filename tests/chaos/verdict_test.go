@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/internal/database"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 )
 
 // figures are counts by name.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 )
 
 // hostileMetadata are values of the key in metadata. Bytes that metadata cannot

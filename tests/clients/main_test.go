@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 )
 
 func TestMain(m *testing.M) { os.Exit(kit.Main(m)) }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 )
 
 // ringKey is a new key for sealed responses, as the flags take it.

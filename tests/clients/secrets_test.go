@@ -16,7 +16,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 )
 
 // secrets are what clients have sent or were given and what nobody else may

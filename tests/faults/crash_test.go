@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 )
 
 // A holder that is killed at any point is succeeded once its session is over,

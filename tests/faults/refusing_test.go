@@ -15,9 +15,9 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"

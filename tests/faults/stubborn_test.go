@@ -10,12 +10,12 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"

@@ -3,7 +3,7 @@ package faults
 import (
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 )
 
 // Those who wait for a holder that is killed take over by themselves, one of

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 )
 
 // wantPaymentOrOpenRefusal is what a client of a paused holder may be told in the end: the one

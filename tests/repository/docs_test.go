@@ -14,8 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/documents"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 )
 
 // pages returns the project's Markdown.

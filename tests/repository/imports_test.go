@@ -48,7 +48,7 @@ var layers = [][]string{
 	{"cmd/idemctl/internal/servers", "cmd/idemctl/internal/answer"},
 	{"cmd/idemctl/internal/record", "cmd/idemctl/internal/store", "cmd/idemctl/internal/token", "cmd/idemctl/internal/recipe", "cmd/idemctl/internal/doctor"},
 	{"cmd", "example-payments", "examples/clients"},
-	{"internal/test/kit"},
+	{"example-payments/kit"},
 	{"tests", "bench"},
 }
 
@@ -97,11 +97,11 @@ var confinedRules = []struct {
 		"users of net/http or gRPC must not download Gin"},
 	{[]string{"github.com/gin-gonic"}, true, []string{"middleware/gin", "tokenstore/sql", "example-payments"},
 		"users of net/http or gRPC must not download Gin"},
-	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "cmd/idemctl", "example-payments", "internal/test/kit", "tests", "bench"},
+	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "cmd/idemctl", "example-payments", "tests", "bench"},
 		"users of net/http or Gin must not download gRPC"},
 	{[]string{"github.com/redis"}, true, []string{"tokenstore/redis", "lock/redis", "internal/redisscript", "internal/redispipe", "internal/redisserver", "internal/redislocks", "example-payments", "cmd", "internal/test", "tests", "bench"},
 		"a service without Redis must not link its client"},
-	{[]string{"github.com/go-zookeeper"}, true, []string{"lock/zookeeper", "internal/test", "tests", "bench"},
+	{[]string{"github.com/go-zookeeper"}, true, []string{"lock/zookeeper", "internal/test", "example-payments/kit", "tests", "bench"},
 		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},
 	{sqlDrivers, false, []string{"tokenstore/sql/pgx", "internal/pgxpipeline", "internal/database", "example-payments", "cmd", "tests", "bench"},
 		"the application chooses the SQL driver that it links"},
@@ -122,7 +122,9 @@ var confinedRules = []struct {
 	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/grpctest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"}, false,
 		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/grpctest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"},
 		"a service must not link the support of tests"},
-	{[]string{"internal/test"}, false, []string{"internal/test", "internal/tools", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest", "tests", "bench"},
+	{[]string{"example-payments/kit"}, false, []string{"example-payments/kit", "tests"},
+		"it starts processes for tests"},
+	{[]string{"internal/test"}, false, []string{"internal/test", "internal/tools", "example-payments/kit", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest", "tests", "bench"},
 		"what only tests share lies below internal/test, and neither the library nor a program uses it"},
 }
 

@@ -16,8 +16,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/documents"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 )
 
 // The README's first program runs as printed, and its two curl lines get one payment and

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )

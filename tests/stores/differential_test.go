@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"

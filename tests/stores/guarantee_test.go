@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/guarantee"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"

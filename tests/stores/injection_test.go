@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 )
 
 // hostileText would end a string or a statement of SQL, Lua or a shell, if it were a part of one.

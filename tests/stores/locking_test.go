@@ -10,10 +10,10 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"

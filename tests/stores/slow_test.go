@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"

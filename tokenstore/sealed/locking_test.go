@@ -10,22 +10,28 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/internal/test/kit"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
+func fatal(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // lockedInRedis is a locker and a store in one Redis.
 func lockedInRedis(tb testing.TB) (*redislock.Locker, *redisstore.Store) {
 	tb.Helper()
 	client, err := redisstore.Connect(testserver.SharedRedis(tb))
-	kit.Fatal(tb, err)
+	fatal(tb, err)
 	prefix, log := strings.TrimSuffix(testserver.KeyPrefix(tb), ":"), slog.New(slog.DiscardHandler)
 	store, err := redisstore.New(tb.Context(), client, redisstore.WithPrefix(prefix), redisstore.WithLogger(log))
-	kit.Fatal(tb, err)
+	fatal(tb, err)
 	locker, err := redislock.New(tb.Context(), client, redislock.WithPrefix(prefix), redislock.WithLogger(log))
-	kit.Fatal(tb, err)
+	fatal(tb, err)
 	tb.Cleanup(func() {
 		_ = locker.Close(context.Background())
 		_ = client.Close()
@@ -49,11 +55,11 @@ func TestCombinedCallsWithoutTheKey(t *testing.T) {
 		t.Helper()
 		faulty := idemtest.NewFaultyStore(over(t, store, ring))
 		engine, err := idem.New(locker, faulty)
-		kit.Fatal(t, err)
+		fatal(t, err)
 		policy, err := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, InDoubt: idem.LeaveUnknown()}.WithDefaults()
-		kit.Fatal(t, err)
+		fatal(t, err)
 		_, err = engine.Status(t.Context(), "m", "none", &policy) // the store learns the time
-		kit.Fatal(t, err)
+		fatal(t, err)
 		res, err := engine.Do(t.Context(), idem.Operation{Scope: "m", Key: idem.Key(key), Policy: &policy, Fingerprint: idem.FingerprintOf("pay")},
 			func(context.Context) (idem.Response, error) { return idem.Response(*payment()), nil })
 		if closed := engine.Close(t.Context()); closed != nil { // it waits for an undo

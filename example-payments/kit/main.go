@@ -41,16 +41,16 @@ func Fatal(t testing.TB, err error) {
 	}
 }
 
-// root is the folder of the module. The tests of a package run in the folder of the package.
+// root is the folder of the workspace. The tests of a package run in the folder of the package.
 var root = sync.OnceValue(func() string {
 	dir, err := filepath.Abs(".")
 	for err == nil && dir != filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
 			return dir
 		}
 		dir = filepath.Dir(dir)
 	}
-	panic("no folder above the tests has a go.mod")
+	panic("no folder above the tests has a go.work")
 })
 
 // built are the programs that this process has asked for, and what became of that.
@@ -59,7 +59,7 @@ var built = struct {
 	files map[string]error
 }{files: map[string]error{}}
 
-// Binary returns the file of a program of this module. For some tests it is built with the race
+// Binary returns the file of a program of the workspace. For some tests it is built with the race
 // detector if the tests are. The first test that needs a program builds it. All packages of tests share the
 // file, and the go command links it again only if the code has changed.
 func Binary(t testing.TB, pkg string) string {
