@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
+	"github.com/idemkeeper/idemkeeper/internal/database/scratch"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
+	"github.com/idemkeeper/idemkeeper/internal/database/scratch"
 )
 
 func TestPostgresWithoutSharedKeysServesOneInstance(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
+	"github.com/idemkeeper/idemkeeper/internal/database/scratch"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"

@@ -24,7 +24,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/database"
-	"github.com/idemkeeper/idemkeeper/internal/test/scratch"
+	"github.com/idemkeeper/idemkeeper/internal/database/scratch"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
