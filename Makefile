@@ -5,7 +5,7 @@ SHELL       := bash
 MAKEFLAGS   += --no-print-directory
 
 GO         ?= go
-PKG        ?= ./...
+PKG        ?= work
 TEST_FLAGS ?=
 TIMEOUT    ?= 20m
 BENCH      ?= .
@@ -59,11 +59,11 @@ GORELEASER_VERSION  := v2.15.1
 GREMLINS_VERSION    := v0.6.0
 APIDIFF_VERSION     := v0.0.0-20261014143641-f0251eb4aa3e
 
-# Modules of their own: what bench measures beside the library, what examples are
-# tested with, and what drives a browser must not become a dependency of the library. A narrower PKG means
-# the library.
-BESIDE  := bench deploy examples/stripe examples/frameworks examples/jobs examples/ownhandlers examples/sql tests/api tests/browser
-MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
+# scripts/modules.txt says what these are. `work` is the go command's word for all packages of the modules in go.work.
+PUBLISHED := $(shell awk '$$1 == "published" { print $$2 }' scripts/modules.txt)
+WORKSPACE := $(shell awk '$$1 ~ /^(published|internal)$$/ { print $$2 }' scripts/modules.txt)
+BESIDE    := $(shell awk '$$1 == "beside" { print $$2 }' scripts/modules.txt)
+FOLDERS   := . $(if $(filter work,$(PKG)),$(BESIDE))
 
 # These take longest, so that make test begins with them.
 LONGEST := ./tokenstore/sql ./tests/faults ./tests/clients ./tests/chaos ./tests/idemctl ./tokenstore/redis
@@ -87,28 +87,28 @@ help: ## list the targets
 # saves the compiler and the tests about a seventh of the time, and make lint has go vet.
 .PHONY: test
 test: servers $(GOTESTSUM) ## run every test with the race detector; the last line counts them
-	@GOGC=400 CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh $(if $(filter ./...,$(PKG)),-first '$(LONGEST)') $(addprefix -C ,$(MODULES)) -- -race -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+	@GOGC=400 CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh $(if $(filter work,$(PKG)),-first '$(LONGEST)') $(addprefix -C ,$(FOLDERS)) -- -race -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 # The script adds -short, under which testserver skips each test that asks for a server.
 .PHONY: quick
 quick: $(GOTESTSUM) ## run the tests that need no server, in under a minute; the last line counts them and those left out
-	@GOGC=400 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh -quick $(addprefix -C ,$(MODULES)) -- -p 6 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+	@GOGC=400 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh -quick $(addprefix -C ,$(FOLDERS)) -- -p 6 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 .PHONY: bench
 bench: servers ## measure it beside its peers: tables, and lines "RATIO name value goal"
-	@cd bench && $(GO) run ./cmd/compare -rounds $(ROUNDS) -benchtime $(BENCHTIME) -bench '$(BENCH)' -timeout $(TIMEOUT)
+	@cd bench && GOWORK=off $(GO) run ./cmd/compare -rounds $(ROUNDS) -benchtime $(BENCHTIME) -bench '$(BENCH)' -timeout $(TIMEOUT)
 
 .PHONY: load
 load: servers ## measure one Gin route under load beside its peers: a table, and lines "RATIO name value goal verdict"
 	@mkdir -p bin
-	@cd bench/load && $(GO) test -count=1 -timeout 0 -run '^TestLoad$$' -args -connections '$(C)' -cases '$(CASES)' -delay '$(DELAY)' \
+	@cd bench/load && GOWORK=off $(GO) test -count=1 -timeout 0 -run '^TestLoad$$' -args -connections '$(C)' -cases '$(CASES)' -delay '$(DELAY)' \
 		-ensemble $(ENSEMBLE) -rounds $(ROUNDS) -warmup 500ms -window $(WINDOW) -keys 10000 -records $(RECORDS) \
 		-json $(CURDIR)/bin/load.json -plot '$(abspath $(PLOT))' -profile '$(if $(PROFILE),$(abspath $(PROFILE)))'
 
 .PHONY: microbench
 microbench: ## run the benchmarks of the packages, ROUNDS times
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(ROUNDS) -timeout $(TIMEOUT) \
-		$(if $(filter ./...,$(PKG)),$$(git grep -l '^func Benchmark' -- '*_test.go' $(BESIDE:%=':!%') | xargs dirname | sort -u | sed 's|^|./|'),$(PKG))
+		$(if $(filter work,$(PKG)),$$(git grep -l '^func Benchmark' -- '*_test.go' $(BESIDE:%=':!%') | xargs dirname | sort -u | sed 's|^|./|'),$(PKG))
 
 .PHONY: chaos
 chaos: servers ## break real processes and servers under load, RUNS times for RUN in each configuration (CONFIG=name picks some); lines "FIGURE name value"
@@ -116,7 +116,7 @@ chaos: servers ## break real processes and servers under load, RUNS times for RU
 
 .PHONY: api
 api: servers ## validate the sample's answers against its openapi.json, and run its collection of requests, with grpcurl too
-	cd tests/api && $(GO) test -count=1 -tags grpcurl .
+	cd tests/api && GOWORK=off $(GO) test -count=1 -tags grpcurl .
 
 .PHONY: kills
 kills: servers ## kill services and connections (KILLS times) and databases (DATABASE_KILLS times) while joined payments run, and misuse transactions; lines "FIGURE name value"
@@ -177,8 +177,8 @@ golangci-lint: $(GOLANGCI)
 
 .PHONY: golangci
 golangci: golangci-lint
-	$(GOLANGCI) run ./...
-	@for module in $(BESIDE); do (cd $$module && set -x && $(CURDIR)/$(GOLANGCI) run ./...) || exit; done
+	@for module in $(WORKSPACE); do (cd $$module && set -x && $(CURDIR)/$(GOLANGCI) run ./...) || exit; done
+	@for module in $(BESIDE); do (cd $$module && set -x && GOWORK=off $(CURDIR)/$(GOLANGCI) run ./...) || exit; done
 
 .PHONY: imports
 imports:
@@ -186,7 +186,7 @@ imports:
 
 .PHONY: vulncheck
 vulncheck:
-	@GO=$(GO) scripts/vulncheck.sh $(GOVULNCHECK_VERSION)
+	@GO=$(GO) scripts/vulncheck.sh $(GOVULNCHECK_VERSION) $(WORKSPACE:%=./%/...)
 
 .PHONY: apicheck
 apicheck: ## compare the exported Go names with those of the last tag
@@ -200,7 +200,11 @@ releasecheck: ## check .goreleaser.yaml with goreleaser, which compiles for minu
 generate: $(BUF) ## check the protobuf files, and generate their code and that of examples/sql
 	@for dir in example-payments/proto middleware/grpc/proto middleware/grpc/internal/testproto; do \
 		(cd $$dir && $(CURDIR)/$(BUF) lint && $(CURDIR)/$(BUF) generate); done
-	cd examples/sql && $(GO) generate ./...
+	cd examples/sql && GOWORK=off $(GO) generate ./...
+
+.PHONY: tidy
+tidy: ## run go mod tidy in every module
+	@GO=$(GO) scripts/tidy.sh
 
 .PHONY: format
 format: ## let gofmt rewrite the code

@@ -8,8 +8,10 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/gofiber/fiber/v3 v3.1.0
-	github.com/idemkeeper/idemkeeper v0.0.0
+	github.com/idemkeeper/idemkeeper v0.1.0
+	github.com/idemkeeper/idemkeeper/example-payments v0.0.0-00010101000000-000000000000
 	github.com/idemkeeper/idemkeeper/examples/ownhandlers v0.0.0
+	github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/valyala/fasthttp v1.69.0
@@ -70,3 +72,11 @@ require (
 replace github.com/idemkeeper/idemkeeper => ../
 
 replace github.com/idemkeeper/idemkeeper/examples/ownhandlers => ../examples/ownhandlers
+
+replace github.com/idemkeeper/idemkeeper/internal/database => ../internal/database
+
+replace github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx => ../tokenstore/sql/pgx
+
+replace github.com/idemkeeper/idemkeeper/example-payments => ../example-payments
+
+replace github.com/idemkeeper/idemkeeper/observe => ../observe

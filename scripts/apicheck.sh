@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares the exported Go names with those of the last tag before HEAD, with apidiff at the given
+# Compares the exported Go names of the modules in go.work with those of the last tag before HEAD, with apidiff at the given
 # version. It exits 1 for an incompatible change. Below v1.0.0 such a change is allowed if the
 # changelog has a section "Incompatible changes" under Unreleased. If there is no tag, it says so and
 # exits 0. docs/upgrading.md has the policy.

@@ -5,11 +5,12 @@
 #   scripts/test.sh [-quick] [-first "PACKAGES"] [-C DIR]... -- [flags of go test] PACKAGES
 #
 # go test begins with the packages in the order of its arguments. -first names packages of the first
-# module that take longest, so that nothing is left to wait for at the end.
+# folder that take longest, so that nothing is left to wait for at the end.
 #
-# The first module, which is the library, runs beside the others. Their results come after its own,
-# because results of two runs in one stream could cut each other's lines. They run without the race
-# detector, because what they would find with it is the library's, and they take many dependencies.
+# The first folder has the workspace, and PACKAGES is usually "work", which means all modules in go.work. The other folders
+# have modules beside it. All packages of these run without go.work and without the race detector, because what they would
+# find with it is the library's, and they take many dependencies. They run at the same time as the workspace. Their results
+# come later, because results of two runs in one stream could cut each other's lines.
 #
 # scripts/count.awk says what counts as passed and failed. The exit status is 1 if anything failed or
 # no test ran. -quick runs go test with -short, and a test that needs a server counts as left out.
@@ -31,7 +32,7 @@ if [[ ${1:-} == events ]]; then
 	}
 	(
 		status=0
-		for dir in $others; do events_of "$dir" "${@:1:$#-1}" -p=1 -race=false "${@:$#}" >>"$TEST_EVENTS.others" || { s=$?; ((s <= status)) || status=$s; }; done
+		for dir in $others; do GOWORK=off events_of "$dir" "${@:1:$#-1}" -p=1 -race=false ./... >>"$TEST_EVENTS.others" || { s=$?; ((s <= status)) || status=$s; }; done
 		exit "$status"
 	) &
 	status=0

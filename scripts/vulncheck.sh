@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs govulncheck at the given version. If the vulnerability database cannot be
+# Runs govulncheck at the given version on the packages that follow. If the vulnerability database cannot be
 # reached, it says so and exits 0, without a result about the code.
 set -euo pipefail
 
 go=${GO:-go}
 version=$1
+shift
 database=${GOVULNDB:-https://vuln.go.dev}
 
 reachable() {
@@ -29,4 +30,4 @@ if [[ ! -x $tool ]]; then
 	mv bin/build/govulncheck "$tool"
 	rmdir bin/build
 fi
-"$tool" -db "$database" ./...
+"$tool" -db "$database" "$@"

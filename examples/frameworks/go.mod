@@ -10,7 +10,9 @@ require (
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.33.0
-	github.com/idemkeeper/idemkeeper v0.0.0
+	github.com/idemkeeper/idemkeeper v0.1.0
+	github.com/idemkeeper/idemkeeper/example-payments v0.0.0-00010101000000-000000000000
+	github.com/idemkeeper/idemkeeper/internal/database v0.1.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/valyala/fasthttp v1.69.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b
@@ -37,6 +39,7 @@ require (
 	github.com/gofiber/schema v1.7.0 // indirect
 	github.com/gofiber/utils/v2 v2.0.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx v0.1.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/pgx/v5 v5.12.0 // indirect
@@ -77,3 +80,11 @@ require (
 )
 
 replace github.com/idemkeeper/idemkeeper => ../..
+
+replace github.com/idemkeeper/idemkeeper/internal/database => ../../internal/database
+
+replace github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx => ../../tokenstore/sql/pgx
+
+replace github.com/idemkeeper/idemkeeper/example-payments => ../../example-payments
+
+replace github.com/idemkeeper/idemkeeper/observe => ../../observe

@@ -7,7 +7,8 @@ replace github.com/idemkeeper/idemkeeper => ../..
 require (
 	entgo.io/ent v0.14.5
 	github.com/gin-gonic/gin v1.12.0
-	github.com/idemkeeper/idemkeeper v0.0.0
+	github.com/idemkeeper/idemkeeper v0.1.0
+	github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx v0.0.0-00010101000000-000000000000
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/riverqueue/river v0.51.1
@@ -75,3 +76,11 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
+
+replace github.com/idemkeeper/idemkeeper/internal/database => ../../internal/database
+
+replace github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx => ../../tokenstore/sql/pgx
+
+replace github.com/idemkeeper/idemkeeper/example-payments => ../../example-payments
+
+replace github.com/idemkeeper/idemkeeper/observe => ../../observe

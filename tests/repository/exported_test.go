@@ -40,11 +40,11 @@ func TestExportedNamesReachNothingInternal(t *testing.T) {
 	}
 }
 
-// exportData has the files with the types of the module's packages and of all that they import, and
+// exportData has the files with the types of the packages in the workspace and of all that they import, and
 // the paths of the packages that users of the library import.
 func exportData(t *testing.T) (files map[string]string, public []string) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}} {{.Name}}", "./...")
+	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}} {{.Name}}", "work")
 	cmd.Dir, cmd.Stderr = "../..", os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -65,7 +65,7 @@ func exportData(t *testing.T) (files map[string]string, public []string) {
 	return files, public
 }
 
-// internal reports whether path is an internal package of this module.
+// internal reports whether path is an internal package of this repository.
 func internal(path string) bool {
 	return strings.HasPrefix(path, module) && strings.Contains(path+"/", "/internal/")
 }

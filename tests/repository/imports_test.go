@@ -267,11 +267,11 @@ func TestImportsRulesNotice(t *testing.T) {
 	}
 }
 
-// listPackages asks the go command for the module's packages, those that do
+// listPackages asks the go command for the packages in the workspace, those that do
 // not build included.
 func listPackages(t *testing.T) []goPackage {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "work")
 	cmd.Dir = "../.."
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -61,7 +61,7 @@ func StartSample(tb testing.TB, flags ...string) Sample {
 	return s
 }
 
-// buildSample builds the sample in the module of this file, because other modules of the
+// buildSample builds the sample in the workspace of this file, because other modules of the
 // repository lack its dependencies.
 func buildSample(dir string) (string, error) {
 	_, file, _, ok := runtime.Caller(0)
@@ -71,6 +71,7 @@ func buildSample(dir string) (string, error) {
 	path := filepath.Join(dir, "example-payments")
 	cmd := exec.Command("go", "build", "-o", path, "./example-payments")
 	cmd.Dir = filepath.Join(filepath.Dir(file), "../../..")
+	cmd.Env = append(os.Environ(), "GOWORK=") // the sample needs go.work, which modules beside the workspace switch off
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("testserver: build the sample: %w\n%s", err, out)
 	}

@@ -1,0 +1,20 @@
+// A module of its own, so that pgx is in the graph of those alone who use it.
+module github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx
+
+go 1.26.0
+
+require (
+	github.com/idemkeeper/idemkeeper v0.1.0
+	github.com/jackc/pgx/v5 v5.12.0
+	go.uber.org/goleak v1.3.0
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/stretchr/testify v1.12.1 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.42.0 // indirect
+)
