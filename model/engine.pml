@@ -1,5 +1,25 @@
 /* The requests of one instance for one key, one after the other: idem/engine.go. Each atomic
- * block is one call to another system, together with what the engine makes of the answer.
+ * block is one call to another system, together with what the engine makes of the answer. Other
+ * processes can act between any two of them, which is how the model pauses an instance.
+ *
+ *   step here                     code
+ *   read the record               read, judge in idem/core.go
+ *   take the lock, see the marker lock in idem/lockmode.go, create in lock/zookeeper/lock.go
+ *   heeded, restore               heed, counts, follows, restoreMarked, restoreUnderLease in idem/mark.go
+ *   beginning, and the lease      begin, started in idem/lockmode.go, beforeMarker in idem/mark.go
+ *   once more
+ *   begin, abort, settle          begin.lua, abort.lua and settle.lua in tokenstore/redis/lua, with stale of prelude.lua
+ *   markBegun, neverRan           markBegun in idem/mark.go, neverRan in idem/late.go, lock/zookeeper/marker_begun.go
+ *   executing                     execute in idem/execution.go, finish in idem/lockmode.go
+ *   settling, markFrom            settle in idem/lockmode.go, settleInBackground in idem/late.go, mark in idem/mark.go
+ *   aborting                      undo, abort in idem/abort.go
+ *   beginLocked, settleUnlock     begin_locked.lua and settle_locked.lua in tokenstore/redis/lua
+ *   undo, comesAgain, withoutLock undoOffered, comesAgain, undoWithoutLock in idem/combined.go
+ *   found, look, settlingDoubt    found, ask, settleAs in idem/resolve.go, outlives in idem/held.go
+ *   releasing, release            deletion in lock/zookeeper/lock.go, leave in lock/zookeeper/marker.go
+ *   sweeps                        Engine.Resolve in idem/decide.go, called by sweeper/pass.go
+ *   joined.pml                    attempt, begin, commit, probe, rollBackAndRecord in idem/joined.go, escaped in
+ *                                 idem/joined_misuse.go, tokenstore/sql/joined_end.go
  */
 
 /* The next copy of a message may come late, because its reply was lost. */

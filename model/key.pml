@@ -1,5 +1,5 @@
 /* The protocol of a key: engine, lock, markers, token store and resource. README.md says what
- * the model leaves out, and which function each step stands for. run.sh lists the runs.
+ * the model leaves out, and engine.pml which function each step stands for. runs.txt lists the runs.
  *
  * Settings, by -D:
  *   KEYS        keys
