@@ -186,7 +186,7 @@ func (c *Console) checkReplicas(ctx context.Context) (Level, string) {
 
 // countOpen counts open records by age, and those under lock domains that are not in use.
 func (c *Console) countOpen(ctx context.Context, rep *report) (open, domains healthLine) {
-	open, domains = healthLine{Name: "Open"}, healthLine{Name: "Domains"}
+	open, domains = healthLine{Name: "Open"}, healthLine{Name: "Lock domains"}
 	bounds := []time.Duration{24 * time.Hour, time.Hour, 10 * time.Minute, time.Minute, 0}
 	names := []string{"over a day", "1 hour to 1 day", "10 minutes to 1 hour", "1 to 10 minutes", "under a minute"}
 	for i, name := range names {
