@@ -39,14 +39,14 @@ const (
 // body. dst comes back unchanged then.
 func canonicalJSON(dst, body []byte) ([]byte, error) {
 	if !utf8.Valid(body) {
-		return dst, errors.New("idem: JSON with invalid UTF-8")
+		return dst, errors.New("JSON with invalid UTF-8")
 	}
 	if !json.Valid(body) {
 		at := int64(len(body))
 		if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(body, new(any))); ok {
 			at = syntax.Offset
 		}
-		return dst, fmt.Errorf("idem: JSON is malformed at byte %d", at)
+		return dst, fmt.Errorf("JSON is malformed at byte %d", at)
 	}
 	c := canonicalizer{src: body, dst: slices.Grow(dst, len(body))}
 	if err := c.value(0); err != nil {
@@ -217,7 +217,7 @@ func (c *canonicalizer) copy(n int) {
 }
 
 func (c *canonicalizer) fail(why string) error {
-	return fmt.Errorf("idem: JSON at byte %d: %s", c.pos, why)
+	return fmt.Errorf("JSON at byte %d: %s", c.pos, why)
 }
 
 // fold returns one character for all characters that a decoder may take for each other when

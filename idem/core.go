@@ -39,6 +39,9 @@ func newCore(store driver.Store, opts []Option) (*core, error) {
 		byKey: make(map[driver.KeyID]int), byScope: make(map[string]int)}
 	c.firsts.byKey = make(map[driver.KeyID]place)
 	c.running.reports = make(map[*run]report)
+	if l, ok := c.cfg.telemetry.(telemetry.Logger); ok && c.cfg.log == nil {
+		c.faults.elsewhere = l.Logs()
+	}
 	c.work.init()
 	return c, nil
 }

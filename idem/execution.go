@@ -15,7 +15,7 @@ import (
 
 var (
 	// ErrNoExecution says that a context does not come from a handler run by an [Engine].
-	ErrNoExecution = errors.New("idem: not inside an execution")
+	ErrNoExecution = errors.New("idem: not inside an execution: pass the context of the request, and look whether the middleware is on this route")
 	// ErrExecutionEnded says that the handler of a context has returned. Code that still runs
 	// for it must not send anything. The engine settles the outcome without that code, and
 	// another owner may have the lock by now.
@@ -236,11 +236,17 @@ func gate(ctx context.Context) (*execution, error) {
 	// function sees that the execution has ended.
 	x.gated.Store(true)
 	if x.ended.Load() {
-		x.core.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		x.tooLate()
 		return nil, ErrExecutionEnded
 	}
 	x.noEffect.Store(false) // it was declared for what came before
 	return x, nil
+}
+
+// tooLate reports code that goes on after the handler has returned. The context of its call may be one that a framework uses again for
+// another request, so the context is that of the execution.
+func (x *execution) tooLate() {
+	x.core.observe(x, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 }
 
 // NoEffect declares that this execution had no effect and will have none, with any answer. The
@@ -278,7 +284,7 @@ func JoinedTxOf(ctx context.Context) (driver.JoinedTx, error) {
 	}
 	x.taken.Store(true)
 	if x.ended.Load() {
-		x.core.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		x.tooLate()
 		return nil, ErrExecutionEnded
 	}
 	tx := x.transaction()

@@ -89,7 +89,9 @@ func RequestFingerprint(version uint8, r RequestParts) (driver.Fingerprint, erro
 	}
 	media, body, err := canonicalBody(r.ContentType, encoding, r.Body)
 	if err != nil {
-		return driver.Fingerprint{}, refuse(CodeBodyInvalid, err)
+		refusal := refuse(CodeBodyInvalid, fmt.Errorf("idem: %w", err))
+		refusal.Advice = strings.TrimSuffix(refusal.Code.Detail(), ".") + ": " + err.Error() + "." // err holds nothing of the body
+		return driver.Fingerprint{}, refusal
 	}
 	return NewFingerprint(version, r.Operation, canonicalPairs(r.Query), media, encoding, canonicalHeader(r.Header), string(body))
 }

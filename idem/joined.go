@@ -73,7 +73,7 @@ var (
 	ErrNotJoined = errors.New("idem: the execution has no joined transaction: the engine comes from New, not from NewJoined")
 	// ErrNotTaken says that a handler answered with success and had not taken its transaction.
 	// What it has written elsewhere is not protected, so the outcome is unknown and no retry runs.
-	ErrNotTaken = errors.New("idem: the handler answered with success and never took its joined transaction")
+	ErrNotTaken = errors.New("idem: the handler answered with success and never took its joined transaction: let it write through sqlstore.Tx(ctx), or pgxstore.Tx(ctx), and not through the database itself")
 	// ErrUndeclared says that a route calls other systems and that its policy does not say so.
 	ErrUndeclared = errors.New("idem: the route calls another system: set CallsOtherSystems in its policy")
 )

@@ -34,6 +34,8 @@ func (c *core) log() *slog.Logger {
 // faultLog logs each fault at once when it appears, and then once per logPause with the number of events that the line stands for. An
 // event or the end of the engine writes the count, so nothing runs in between.
 type faultLog struct {
+	elsewhere bool // the telemetry logs them
+
 	mu   sync.Mutex
 	seen map[fault]*logged
 }
@@ -95,8 +97,9 @@ func (l *faultLog) left() (left []logged) {
 // logFault logs an event if it tells of a fault of the server. The logger has a goroutine of its own, because one that blocks or panics
 // must not hold a payment up. At most one is blocked for each fault.
 func (c *core) logFault(ctx context.Context, ev *telemetry.Event) {
+	defer func() { _ = recover() }() // of the error's own text
 	level, ok := levelOf(ev)
-	if !ok {
+	if !ok || c.faults.elsewhere {
 		return
 	}
 	was, n := c.faults.take(ev, time.Now())
@@ -156,7 +159,7 @@ func (c *core) write(ctx context.Context, level slog.Level, ev *telemetry.Event,
 	if ev.Err != nil {
 		attrs = append(attrs, slog.String("err", ev.Err.Error()))
 	}
-	if hint := hintOf(ev); hint != "" {
+	if hint := ev.Hint(); hint != "" {
 		attrs = append(attrs, slog.String("hint", hint))
 	}
 	if n > 1 {
@@ -171,39 +174,15 @@ func levelOf(ev *telemetry.Event) (slog.Level, bool) {
 	case telemetry.EventRefused:
 		switch Code(ev.Code) {
 		case CodeInternal, CodeUnavailable, CodeStoreLost, CodeOwnershipLost:
-			return slog.LevelWarn, !errors.Is(ev.Err, errCallerGone)
+			misused := errors.Is(ev.Err, driver.ErrSwallowed) // and logged as such
+			return slog.LevelWarn, !misused && !errors.Is(ev.Err, errCallerGone)
 		}
-	case telemetry.EventMisused:
-		return slog.LevelError, !errors.Is(ev.Err, driver.ErrSwallowed) // which is refused as unavailable
-	case telemetry.EventUnreadable, telemetry.EventUnstored, telemetry.EventSettleAbandoned:
+	case telemetry.EventMisused, telemetry.EventUnreadable, telemetry.EventUnstored, telemetry.EventSettleAbandoned:
 		return slog.LevelError, true
 	case telemetry.EventFailedOpen, telemetry.EventTooLate:
 		return slog.LevelWarn, true
 	}
 	return 0, false
-}
-
-// hintOf is the next step where the reason of an event does not say it.
-func hintOf(ev *telemetry.Event) string {
-	switch {
-	case ev.Type == telemetry.EventUnreadable:
-		return "idemctl record show prints what can be read of the record; an instance of an older build cannot read records of a newer one"
-	case ev.Type == telemetry.EventUnstored || ev.Type == telemetry.EventSettleAbandoned:
-		return "the outcome of this operation is not stored: idemctl record show prints what the store has"
-	case ev.Type == telemetry.EventFailedOpen:
-		return "the handler ran without protection, because FailOpen of its policy allows that"
-	case ev.Code == string(CodeStoreLost):
-		return "look why the store lost its records, then accept the loss: idemctl store accept"
-	case ev.Code == string(CodeOwnershipLost):
-		return "the handler took longer than the lease of its lock lasted: look whether the process was paused, or the lock service was away"
-	case errors.Is(ev.Err, errClosed):
-		return "end the server before the engine: a request came after Close"
-	case errors.Is(ev.Err, driver.ErrConflict):
-		return "WithConflictRetries lets the engine run the handler again after a conflict"
-	case ev.Code == string(CodeUnavailable):
-		return "idemctl doctor, as this service's user, says which server does not answer or lacks a setting or a right"
-	}
-	return ""
 }
 
 // maxReason is how much of an error's text tells faults apart, in bytes.

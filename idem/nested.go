@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
@@ -37,19 +39,28 @@ func (e *Engine) Nested(ctx context.Context, op *Operation) (bool, error) {
 		return false, nil
 	case x.resolves:
 		return false, refuse(CodeInternal, fmt.Errorf("%w, asked for by its resolver", ErrNested))
-	case !x.of.Policy.same(*op.Policy):
-		return false, refuse(CodeInternal, fmt.Errorf("%w, under policy %q instead of %q", ErrNested, op.Policy.Name, x.of.Policy.Name))
+	}
+	if fields := x.of.Policy.differing(*op.Policy); len(fields) > 0 {
+		return false, refuse(CodeInternal, fmt.Errorf("%w, and policy %q differs from policy %q outside in %s: mount the middleware once, or twice with one policy",
+			ErrNested, op.Policy.Name, x.of.Policy.Name, strings.Join(fields, ", ")))
 	}
 	return true, nil
 }
 
-// same reports whether two policies treat keys alike. It leaves Scope out, because both
-// scopes led to the same key, and a name if it is only the name of the route. Functions are
+// differing returns the fields in which two policies treat keys in different ways. It leaves Scope out,
+// because both scopes led to the same key, and a name if it is only the name of the route. Functions are
 // the same if their code is.
-func (p Policy) same(q Policy) bool {
+func (p Policy) differing(q Policy) (fields []string) {
 	if p.unnamed || q.unnamed {
 		p.Name, q.Name = "", ""
 	}
-	p.Scope, q.Scope, p.unnamed, q.unnamed, p.route, q.route = nil, nil, false, false, nil, nil
-	return fmt.Sprintf("%#v", p) == fmt.Sprintf("%#v", q) // functions print as their address
+	p.Scope, q.Scope = nil, nil
+	a, b := reflect.ValueOf(p), reflect.ValueOf(q)
+	for i := range a.NumField() {
+		field := a.Type().Field(i)
+		if field.IsExported() && fmt.Sprintf("%#v", a.Field(i)) != fmt.Sprintf("%#v", b.Field(i)) { // functions print as their address
+			fields = append(fields, field.Name)
+		}
+	}
+	return fields
 }

@@ -39,11 +39,14 @@ type ScopeFunc func(ctx context.Context) (string, error)
 // string the request is refused as internal, and its handler does not run.
 func ScopeFrom(key any) ScopeFunc {
 	return func(ctx context.Context) (string, error) {
-		scope, ok := ctx.Value(key).(string)
-		if !ok {
-			return "", fmt.Errorf("the context has no string under %#v; the authentication has to run before the middleware", key)
+		switch scope := ctx.Value(key).(type) {
+		case string:
+			return scope, nil
+		case nil:
+			return "", fmt.Errorf("the context has nothing under %#v: the authentication has to run before the middleware, and to leave the owner there", key)
+		default:
+			return "", fmt.Errorf("the context has no string under %#v, but a value of type %T: give Policy.Scope a function that makes a string of it", key, scope)
 		}
-		return scope, nil
 	}
 }
 
@@ -231,7 +234,7 @@ func (p *Policy) settles(last driver.Attempt) bool {
 func (p *Policy) ScopeOf(ctx context.Context) (string, error) {
 	if p.Scope == nil {
 		if !p.AllowGlobalKeys {
-			return "", refuse(CodeInternal, fmt.Errorf("idem: policy %q: operation without scope", p.Name))
+			return "", refuse(CodeInternal, fmt.Errorf("idem: policy %q: operation without scope: set Scope in the policy or in the operation, or AllowGlobalKeys", p.Name))
 		}
 		return "", nil
 	}
@@ -240,7 +243,7 @@ func (p *Policy) ScopeOf(ctx context.Context) (string, error) {
 		return "", refuse(CodeInternal, fmt.Errorf("idem: scope: %w", err))
 	}
 	if scope == "" {
-		return "", refuse(CodeInternal, fmt.Errorf("idem: policy %q: empty scope", p.Name))
+		return "", refuse(CodeInternal, fmt.Errorf("idem: policy %q: empty scope: the authentication has let a request without an owner through", p.Name))
 	}
 	return scope, nil
 }

@@ -129,7 +129,7 @@ type Refusal struct {
 	RetryAfter time.Duration // 0 asks the client not to send it again unchanged
 	Err        error         // the cause, for logs; may be nil
 	// Advice replaces the Detail of the code for the client, unless it is "". It holds nothing
-	// about the request.
+	// of the request's content.
 	Advice string
 	// OperationID names the operation for the client and its support, if its outcome is in
 	// doubt. It does not reveal the key.

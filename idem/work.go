@@ -11,7 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
-var errClosed = errors.New("idem: engine is closed")
+var errClosed = errors.New("idem: engine is closed: end the server before it")
 
 // work counts the requests of an engine and their work in the background, so that Close can
 // wait for them.

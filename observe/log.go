@@ -18,7 +18,7 @@ func (o *Observer) logEvent(ctx context.Context, ev *telemetry.Event) {
 	if o.log == nil || !o.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := append(make([]slog.Attr, 0, 9), slog.String("event", ev.Type.String()), slog.String("route", ev.Route))
+	attrs := append(make([]slog.Attr, 0, 10), slog.String("event", ev.Type.String()), slog.String("route", ev.Route))
 	if ev.KeyID != (driver.KeyID{}) {
 		attrs = append(attrs, slog.String("op", ev.KeyID.OperationID()))
 	}
@@ -33,6 +33,9 @@ func (o *Observer) logEvent(ctx context.Context, ev *telemetry.Event) {
 	}
 	if ev.Err != nil {
 		attrs = append(attrs, slog.Any("err", ev.Err))
+	}
+	if hint := ev.Hint(); hint != "" && level >= slog.LevelWarn {
+		attrs = append(attrs, slog.String("hint", hint))
 	}
 	if c := trace.SpanContextFromContext(ctx); c.IsSampled() {
 		attrs = append(attrs, slog.String("trace_id", c.TraceID().String()))

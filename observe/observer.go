@@ -28,7 +28,7 @@ type Observer struct {
 	unreadable atomic.Int64 // newer and corrupt records of the last pass, see logPass
 }
 
-var _ telemetry.Recorder = (*Observer)(nil)
+var _ telemetry.Logger = (*Observer)(nil)
 
 // Option configures an [Observer]. A nil Option is ignored.
 type Option func(*config)
@@ -45,7 +45,8 @@ func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) 
 // WithMeterProvider sends metrics to p. By default, and with nil, they go to the global provider.
 func WithMeterProvider(p metric.MeterProvider) Option { return func(c *config) { c.meters = p } }
 
-// WithLogger logs events and passes of the sweeper to l. By default nothing is logged.
+// WithLogger logs events and passes of the sweeper to l, in place of the faults that an engine logs
+// by itself ([idem.WithLogger]). By default the observer logs nothing.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
 // New returns an observer. A metric that the provider refuses is reported to the error handler
@@ -65,6 +66,9 @@ func New(opts ...Option) *Observer {
 	}
 	return &Observer{tracer: c.tracers.Tracer(scope), meters: newMeters(c.meters.Meter(scope)), log: c.log}
 }
+
+// Logs implements [telemetry.Logger].
+func (o *Observer) Logs() bool { return o.log != nil }
 
 // Engine is the option for [idem.New] and [idem.NewJoined].
 func (o *Observer) Engine() idem.Option { return idem.WithTelemetry(o) }

@@ -20,9 +20,9 @@ var (
 	// ErrConflict says that the transaction was rolled back for certain because of a
 	// serialisation failure or a deadlock. Another try may succeed.
 	ErrConflict = errors.New("idem: the transaction met a conflict and was rolled back")
-	// ErrSwallowed says that a statement of the transaction had failed, and that the handler
-	// answered with success all the same. The transaction was rolled back for certain.
-	ErrSwallowed = errors.New("idem: the handler answered with success although a statement of its transaction had failed")
+	// ErrSwallowed says that a statement of the transaction had failed, or that the handler had ended
+	// it, and that the handler answered with success all the same. The transaction was rolled back for certain.
+	ErrSwallowed = errors.New("idem: the handler answered with success, and its transaction could not be committed")
 	// ErrEscaped says that the transaction had ended before the handler returned. The handler
 	// ended it by a statement of its own, and what it wrote may have been committed.
 	ErrEscaped = errors.New("idem: the handler ended the joined transaction by itself")

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -66,6 +67,34 @@ type Event struct {
 	Duration time.Duration // of the handler, so far or as a whole
 	Err      error         // internal; for logs
 	By       string        // of EventResolved: the author of the decision, as in Decision.By
+}
+
+// Hint is the next step after an event that tells of a fault of the server, for its developer or operator. It is "" if Err says that
+// itself.
+func (ev *Event) Hint() string {
+	switch {
+	case errors.Is(ev.Err, driver.ErrSwallowed), errors.Is(ev.Err, driver.ErrEscaped):
+		return "leave COMMIT and ROLLBACK to the middleware, and answer with an error if a statement has failed"
+	case errors.Is(ev.Err, driver.ErrConflict):
+		return "idem.WithConflictRetries lets the engine run the handler again after a conflict"
+	}
+	switch ev.Type {
+	case EventUnreadable:
+		return "idemctl record show prints what can be read of it; a build cannot read what a later build has written"
+	case EventUnstored, EventSettleAbandoned:
+		return "idemctl record show prints what the store has of this operation"
+	case EventFailedOpen:
+		return "the handler ran without protection, because FailOpen of its policy allows that: make lock and store available again"
+	}
+	switch ev.Code {
+	case "store-lost":
+		return "look whether this is the right server, and why it lost its records; then idemctl store accept lets new keys run (docs/operations.md)"
+	case "ownership-lost":
+		return "look whether the process was paused, or the lock service away, for longer than a lease lasts"
+	case "unavailable":
+		return "idemctl doctor, with the URLs of this service, says which server does not answer, or which setting or right it lacks"
+	}
+	return ""
 }
 
 // Observer is called for each event, in the goroutine of the event. It must be safe for

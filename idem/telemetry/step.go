@@ -54,6 +54,12 @@ type Recorder interface {
 	Event(ctx context.Context, ev Event)
 }
 
+// Logger is a [Recorder] that may log the events itself. If it does, an engine without a logger of its own logs none of them.
+type Logger interface {
+	Recorder
+	Logs() bool
+}
+
 // StepStart describes a step that begins.
 type StepStart struct {
 	Step  Step

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -81,7 +82,7 @@ func EachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ct
 func Greet(ctx context.Context, client goredis.UniversalClient, fn func(ctx context.Context, node *goredis.Client) error) error {
 	err := EachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
 		if err := node.Ping(ctx).Err(); err != nil {
-			return err
+			return noRedis(node.Options().Addr, err)
 		}
 		if err := node.Eval(ctx, "return 1", nil).Err(); Answered(err) {
 			return fmt.Errorf("eval: %w", err)
@@ -93,6 +94,14 @@ func Greet(ctx context.Context, client goredis.UniversalClient, fn func(ctx cont
 	})
 	if cfg := tlsOf(client); err != nil && cfg != nil {
 		return tlshint.Explain(err, tlshint.Certified(cfg))
+	}
+	return err
+}
+
+// noRedis explains a connection that ended without an answer in the protocol of Redis.
+func noRedis(addr string, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.HasPrefix(err.Error(), "redis: can't parse") {
+		return fmt.Errorf("%s does not answer as Redis does: look at the address and its port, and whether the server wants TLS (rediss://): %w", addr, err)
 	}
 	return err
 }

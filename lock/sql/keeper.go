@@ -317,7 +317,7 @@ func (k *keeper) explained(err error) error {
 	case sqldialect.Uncommitted:
 		return fmt.Errorf("others have left a session of the pool with autocommit off or a transaction open, so nothing would be committed: %w", err)
 	case sqldialect.Denied:
-		return fmt.Errorf("the user of the database lacks a right on the tables of locks, idemctl store grants prints the statements: %w", err)
+		return fmt.Errorf("the user of the database lacks a right on the tables of locks, idemctl store grants prints the GRANT statements (docs/sql.md#rights): %w", err)
 	}
 	return err
 }

@@ -17,7 +17,7 @@ import (
 // Two different requests must never look the same because their bodies are gone, and a body that
 // is there must be taken.
 
-var errBodyConsumed = errors.New("the request body was read before the middleware saw it")
+var errBodyConsumed = errors.New("the request body was read before the middleware saw it: read it there with exchange.ReadBody, which puts it back, or in Gin with c.ShouldBindBodyWithJSON and its like, which keep it")
 
 // emptyAdvice is for a client that sent an empty body without its length. It looks like a body that
 // middleware in front has read.

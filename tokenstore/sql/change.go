@@ -228,6 +228,9 @@ func (s *Store) failed(method string, err error) error {
 	case sqldialect.Denied:
 		err = fmt.Errorf("%w: %w: %w", driver.ErrNoWrites, ErrRights, err)
 	}
+	if state := sqldialect.SQLState(err); state == "26000" || state == "42P05" { // prepared in another session
+		err = fmt.Errorf("behind a pooler of transactions pgx needs default_query_exec_mode=exec in its connect string (docs/sql.md#poolers): %w", err)
+	}
 	return fmt.Errorf("tokenstore/sql: %s: %w: %w", method, driver.ErrUnavailable, err)
 }
 

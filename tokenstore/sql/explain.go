@@ -33,13 +33,14 @@ func (n names) explain(ctx context.Context, db *sql.DB, err error) error {
 
 // sqliteFile returns the file of a pool, or "" if package database/sql does not tell its data source name.
 func sqliteFile(db *sql.DB) string {
-	connector := reflect.ValueOf(db).Elem().FieldByName("connector")
-	if connector.Kind() != reflect.Interface || connector.IsNil() {
-		return ""
-	}
-	v := connector.Elem()
-	if v.Kind() == reflect.Pointer {
-		v = v.Elem()
+	v := reflect.ValueOf(db).Elem().FieldByName("connector")
+	for v.Kind() == reflect.Interface && !v.IsNil() {
+		if v = v.Elem(); v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		if v.Kind() == reflect.Struct && v.FieldByName("Connector").IsValid() { // of Strict
+			v = v.FieldByName("Connector")
+		}
 	}
 	if v.Kind() != reflect.Struct {
 		return ""
@@ -72,5 +73,11 @@ func whyNotOpened(file string) string {
 	if _, err := os.Stat(filepath.Dir(file)); err != nil {
 		return fmt.Sprintf("%s: its folder: %v", file, err)
 	}
-	return file + " does not exist, and cannot be made in its folder"
+	f, err = os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // as above
+	if err == nil {                                                    // the connection may not make it
+		_ = f.Close()
+		_ = os.Remove(file)
+		return file + " does not exist"
+	}
+	return fmt.Sprintf("it does not exist, and cannot be made: %v: let the user of this process write to its folder", err)
 }

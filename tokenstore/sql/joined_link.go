@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
 // TxStatus is the state of a transaction as the server reported it last, in the protocol itself. So a
@@ -91,19 +93,22 @@ func isStrict(ctx context.Context, db *sql.DB) (strict bool) {
 
 // locksAreStubs reports whether two transactions get the same advisory lock, as on servers of other makers that
 // have these functions for the sake of their clients. It is false if that cannot be found out.
-func locksAreStubs(ctx context.Context, db *sql.DB) bool {
+func locksAreStubs(ctx context.Context, db *sql.DB) (bool, error) {
 	const lock = "SELECT pg_catalog.pg_try_advisory_xact_lock($1)"
 	key := rand.Int64() //nolint:gosec // a number that nobody else uses, and no secret
 	tx, err := db.BeginTx(ctx, nil)
+	if sqldialect.SQLState(err) == "08P01" { // of PgBouncer with pool_mode = statement
+		return false, fmt.Errorf("%w: joined mode needs transactions, and the pooler in front of the server gives none: set its pool_mode to transaction (docs/sql.md#poolers): %w", errSetting, err)
+	}
 	if err != nil {
-		return false
+		return false, nil //nolint:nilerr // each request finds out
 	}
 	defer tx.Rollback() //nolint:errcheck // it has only locked
 	var first, second bool
 	if tx.QueryRowContext(ctx, lock, key).Scan(&first) != nil || db.QueryRowContext(ctx, lock, key).Scan(&second) != nil {
-		return false
+		return false, nil
 	}
-	return first && second
+	return first && second, nil
 }
 
 // BehindPooler reports whether the sessions of a PostgreSQL pool are not those that the server gave to

@@ -54,7 +54,11 @@ const (
 )
 
 func newPostgresGuard(ctx context.Context, j *Joined) (guard, error) {
-	if locksAreStubs(ctx, j.db) {
+	stubs, err := locksAreStubs(ctx, j.db)
+	if err != nil {
+		return nil, err
+	}
+	if stubs {
 		j.pooler = true
 		j.log.WarnContext(ctx, "tokenstore/sql: the advisory locks of this server lock nothing, so nothing holds the key of a handler that has sent ROLLBACK. See docs/sql.md on poolers")
 	}

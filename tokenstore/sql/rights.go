@@ -160,7 +160,7 @@ func (n names) checkRights(ctx context.Context, q querier, wanted []right) error
 		}
 		of = append(of, strings.Join(rights, ", ")+" on "+n.table(r.table))
 	}
-	return fmt.Errorf("%w: %s: idemctl store grants prints the statements", ErrRights, strings.Join(of, "; "))
+	return fmt.Errorf("%w: %s: idemctl store grants prints the GRANT statements (docs/sql.md#rights)", ErrRights, strings.Join(of, "; "))
 }
 
 // quotedAs puts a text into quotes of SQL.
@@ -198,7 +198,7 @@ func postgresLacking(ctx context.Context, q querier, n names, wanted []right) ([
 	var schema string
 	switch err := q.QueryRowContext(ctx, usage, n.prefix+"records", n.schema).Scan(&schema); {
 	case err == nil:
-		return nil, fmt.Errorf("%w: USAGE on schema %s: idemctl store grants prints the statements", ErrRights, schema)
+		return nil, fmt.Errorf("%w: USAGE on schema %s: idemctl store grants prints the GRANT statements (docs/sql.md#rights)", ErrRights, schema)
 	case !errors.Is(err, sql.ErrNoRows):
 		return nil, err
 	}

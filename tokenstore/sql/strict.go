@@ -55,11 +55,11 @@ func OpenStrict(driverName, dataSourceName string) (*sql.DB, error) {
 
 // namedConnector connects to a name, with a driver that has no connectors.
 type namedConnector struct {
-	name string
-	of   sqldriver.Driver
+	dsn string
+	of  sqldriver.Driver
 }
 
-func (c namedConnector) Connect(context.Context) (sqldriver.Conn, error) { return c.of.Open(c.name) }
+func (c namedConnector) Connect(context.Context) (sqldriver.Conn, error) { return c.of.Open(c.dsn) }
 func (c namedConnector) Driver() sqldriver.Driver                        { return c.of }
 
 type strictConnector struct{ sqldriver.Connector }

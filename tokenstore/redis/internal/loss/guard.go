@@ -129,10 +129,10 @@ func (g *Guard) expect(ctx context.Context, told testimony) {
 	log := g.Log.With("lost_shards", lost, "shards", shards, "prefix", g.Prefix, "server", g.Server)
 	if told.owner.Server != "" && told.owner.Server != g.Server {
 		log.ErrorContext(ctx, "tokenstore/redis: records were lost, or the witness belongs to another service, because it was written for another address; "+
-			"then give this service a prefix or a chroot of its own; new keys are refused until the loss is accepted", "witness_server", told.owner.Server)
+			"then give this service a prefix or a chroot of its own; new keys are refused until the loss is accepted (idemctl store accept)", "witness_server", told.owner.Server)
 		return
 	}
-	log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted")
+	log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until an operator has looked whether this is the right server, and accepts the loss (idemctl store accept)")
 }
 
 // warnOfEmptyShards tells of what only a witness could tell apart.
