@@ -133,6 +133,26 @@ func TestFaultsGoToTheDefaultLoggerUnlessItIsTurnedOff(t *testing.T) {
 	}
 }
 
+// logging is telemetry that logs every event.
+type logging struct{ measured }
+
+func (*logging) Logs() bool { return true }
+
+func TestFaultsAreNotLoggedTwice(t *testing.T) {
+	log, before := new(lines), slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	slog.SetDefault(log.logger())
+	internal := idem.NewRefusal(idem.CodeInternal, errors.New("no scope"))
+	for _, opts := range [][]idem.Option{{idem.WithTelemetry(&logging{})}, {idem.WithTelemetry(&logging{}), idem.WithLogger(log.logger())}} {
+		b := setup(t, parts{opts: opts})
+		if b.engine.ReportRefused(b.Context(), "POST /pay", internal); len(opts) == 1 {
+			log.wantNothing(t)
+		} else {
+			log.want(t, "no scope")
+		}
+	}
+}
+
 // What clients do wrong, and what they leave, is no fault of the server.
 func TestFaultsOfClientsAreNotLogged(t *testing.T) {
 	log := new(lines)

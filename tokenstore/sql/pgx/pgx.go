@@ -32,7 +32,7 @@ func Joined(store *sqlstore.Store, pool *pgxpool.Pool, opts ...sqlstore.JoinedOp
 }
 
 // Join returns an engine whose records commit together with what the handlers write through a pool. It
-// is [sqlstore.Join] for pgx, with the same options and warnings. Closing the engine leaves the pool open.
+// is [sqlstore.Join] for pgx, with the same options. Closing the engine leaves the pool open.
 func Join(ctx context.Context, pool *pgxpool.Pool, opts ...sqlstore.JoinOption) (*idem.Engine, error) {
 	if pool == nil {
 		return nil, errors.New("tokenstore/sql/pgx: Join needs a pool")
