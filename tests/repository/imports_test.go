@@ -95,7 +95,7 @@ var confinedRules = []struct {
 }{
 	{[]string{"github.com/gin-gonic"}, false, []string{"middleware/gin", "example-payments"},
 		"users of net/http or gRPC must not download Gin"},
-	{[]string{"github.com/gin-gonic"}, true, []string{"middleware/gin", "tokenstore/sql", "example-payments"},
+	{[]string{"github.com/gin-gonic"}, true, []string{"middleware/gin", "tokenstore/sql", "example-payments", "tests/wiring"},
 		"users of net/http or gRPC must not download Gin"},
 	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "cmd/idemctl", "example-payments", "tests", "bench"},
 		"users of net/http or Gin must not download gRPC"},
