@@ -44,6 +44,51 @@ func TestCloseClosesWhatItsOptionNames(t *testing.T) {
 	}
 }
 
+// session notes how it ends.
+type session struct{ ends []string }
+
+func (s *session) Close(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.ends = append(s.ends, "closed")
+	return nil
+}
+
+func (s *session) Abandon() { s.ends = append(s.ends, "abandoned") }
+
+// The locks of operations that are left stay, so that nobody else has their keys. Otherwise nothing needs the locks, also if ctx is over.
+func TestCloseEndsTheSessionOfTheLocks(t *testing.T) {
+	for _, runs := range []bool{false, true} {
+		var s session
+		last := &lastCloser{before: &s}
+		b := setup(t, parts{opts: []idem.Option{idem.WithLockSession(&s), idem.WithCloser(last)}})
+		want := "closed"
+		if runs {
+			finish := b.started("k", "a", b.pay)
+			defer func() { _, _ = finish() }()
+			want = "abandoned"
+		}
+		if err := b.engine.Close(ended()); (err != nil) != runs || len(s.ends) != 1 || s.ends[0] != want {
+			t.Errorf("with a running handler %v: Close() = %v, and the session was %v, want %s", runs, err, s.ends, want)
+		}
+		if last.late {
+			t.Error("the session ended before what needs it was closed")
+		}
+	}
+}
+
+// lastCloser notes whether it was closed after a session.
+type lastCloser struct {
+	before *session
+	late   bool
+}
+
+func (c *lastCloser) Close() error {
+	c.late = len(c.before.ends) > 0
+	return nil
+}
+
 // ended returns a context that is over.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -34,6 +34,9 @@ func newCore(store driver.Store, opts []Option) (*core, error) {
 	if err := c.cfg.validate(); err != nil {
 		return nil, err
 	}
+	if s, ok := store.(driver.ReadOnlyStore); ok && s.ReadOnly() {
+		return nil, errors.New("idem: the store is read-only, which is for tools: no handler could run")
+	}
 	c.limit.most = c.cfg.maxOpenPerScope
 	c.waiters = waiters{mostPerKey: c.cfg.maxWaiting[0], mostPerScope: c.cfg.maxWaiting[1],
 		byKey: make(map[driver.KeyID]int), byScope: make(map[string]int)}

@@ -38,6 +38,8 @@ type mode interface {
 	seen(ctx context.Context, id driver.KeyID, stored driver.Record) (driver.Record, error)
 	// transactional reports whether the outcome commits together with what the handler writes.
 	transactional() bool
+	// lockedBy is the locker, or nil.
+	lockedBy() driver.Locker
 	// inspector is what operators ask about locks, or nil.
 	inspector() driver.LockInspector
 	// setup is what the guarantee of a route follows from, without its policy.

@@ -93,6 +93,8 @@ func (m *lockMode) seen(_ context.Context, _ driver.KeyID, stored driver.Record)
 
 func (m *lockMode) transactional() bool { return false }
 
+func (m *lockMode) lockedBy() driver.Locker { return m.locker }
+
 func (m *lockMode) inspector() driver.LockInspector {
 	in, _ := m.locker.(driver.LockInspector)
 	return in

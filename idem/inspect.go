@@ -15,6 +15,9 @@ import (
 // records through it while the engine is in use.
 func (e *Engine) Store() driver.Store { return e.store }
 
+// Locker returns the locker that the engine was made with, for example for a sweeper that leads by a lock. It is nil in joined mode.
+func (e *Engine) Locker() driver.Locker { return e.mode.lockedBy() }
+
 // errNotInspectable says that a locker or a store tells operators nothing.
 var errNotInspectable = fmt.Errorf("idem: it tells operators nothing: %w", errors.ErrUnsupported)
 

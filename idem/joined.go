@@ -53,6 +53,9 @@ func NewJoined(store driver.JoinedStore, opts ...Option) (*Engine, error) {
 	if c.cfg.singleInstance {
 		return nil, errors.New("idem: WithSingleInstance is for New: an engine from NewJoined has no lock that others could share")
 	}
+	if c.cfg.lockSession != nil {
+		return nil, errors.New("idem: WithLockSession is for New: an engine from NewJoined has no lock")
+	}
 	return newEngine(c, &joinedMode{c, store}), nil
 }
 

@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ type config struct {
 	longRunning     time.Duration
 	singleInstance  bool
 	closers         []io.Closer
+	lockSession     LockSession
 }
 
 func defaultConfig() config {
@@ -53,8 +55,8 @@ func (c *config) validate() error {
 // Option configures an [Engine]. A nil Option is ignored.
 type Option func(*config)
 
-// ConfiguresJoin lets functions such as sqlstore.Join take options of several kinds. It does nothing.
-func (Option) ConfiguresJoin() {}
+// ConfiguresEngine lets functions such as sqlstore.Join and idemredis.New take options of several kinds. It does nothing.
+func (Option) ConfiguresEngine() {}
 
 // WithObserver reports every event to fn. Several observers are called in their order. A nil fn
 // is ignored.
@@ -129,6 +131,18 @@ func WithCloser(c io.Closer) Option {
 		}
 	}
 }
+
+// LockSession holds the locks of an engine. A redislock.Locker is one, and so are a sqllock.Locker and a zookeeper.Client.
+type LockSession interface {
+	// Close gives the locks back, and returns when ctx ends at the latest.
+	Close(ctx context.Context) error
+	// Abandon gives no lock back. They go on for their time to live.
+	Abandon()
+}
+
+// WithLockSession has [Engine.Close] end s, after what [WithCloser] names. If operations are left, it abandons s, so that the locks of
+// these operations outlive the process and protect their keys. [NewJoined], which has no lock, refuses it.
+func WithLockSession(s LockSession) Option { return func(c *config) { c.lockSession = s } }
 
 // WithConflictRetries lets an engine from [NewJoined] run a handler again after its transaction
 // met a serialisation failure or a deadlock, at most n times for one request. The engine learns

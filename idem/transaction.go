@@ -109,6 +109,8 @@ func (m *joinedMode) transactional() bool { return true }
 // ping returns nil, because the store is pinged anyway.
 func (m *joinedMode) ping(context.Context) error { return nil }
 
+func (m *joinedMode) lockedBy() driver.Locker { return nil }
+
 func (m *joinedMode) inspector() driver.LockInspector { return m }
 
 // HeldBy implements [driver.LockInspector]. A transaction has no name.

@@ -102,14 +102,31 @@ func (w *work) inBackground(fn func(ctx context.Context), failed func(error)) {
 // stored, or until ctx ends. Then it gives up the work in the background, and the error says how
 // many operations are left. The caller must not close the session of their locks then, because
 // the locks protect those operations. Without such an operation the error is nil, and nothing
-// needs the locks any more. In the end Close closes what [WithCloser] has named.
+// needs the locks any more. In the end Close closes what [WithCloser] has named, and ends the session of
+// [WithLockSession].
 func (e *Engine) Close(ctx context.Context) error {
-	err := e.closeWork(ctx)
+	left := e.closeWork(ctx)
+	err := left
 	e.logLeft()
 	for _, c := range e.cfg.closers {
 		err = errors.Join(err, c.Close())
 	}
-	return err
+	return errors.Join(err, e.endLocks(ctx, left != nil))
+}
+
+// endLocks ends the session of the locks. The locks of operations that are left have to stay.
+func (e *Engine) endLocks(ctx context.Context, left bool) error {
+	s := e.cfg.lockSession
+	switch {
+	case s == nil:
+		return nil
+	case left:
+		s.Abandon()
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.lockTimeout)
+	defer cancel()
+	return s.Close(ctx)
 }
 
 func (e *Engine) closeWork(ctx context.Context) error {

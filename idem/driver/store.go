@@ -140,6 +140,9 @@ type Store interface {
 	Visibility() Visibility
 }
 
+// ReadOnlyStore is a [Store] that may have been made for tools, without writes. No engine takes it then.
+type ReadOnlyStore interface{ ReadOnly() bool }
+
 // BeginRequest is an attempt that wants to start.
 type BeginRequest struct {
 	Kind        KeyKind

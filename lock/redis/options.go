@@ -28,6 +28,9 @@ type config struct {
 	evictionEvery time.Duration
 }
 
+// ConfiguresEngine makes it an option of idemredis.New. It does nothing.
+func (Option) ConfiguresEngine() {}
+
 // WithPrefix sets the prefix of all keys. "idem" by default. Lockers with different
 // prefixes do not see each other's locks.
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }

@@ -34,6 +34,9 @@ type config struct {
 	cleanEvery time.Duration
 }
 
+// ConfiguresEngine makes it an option of idemsql.New. It does nothing.
+func (Option) ConfiguresEngine() {}
+
 // WithSchema finds the tables in a schema of PostgreSQL or in a database of MySQL. By default they
 // are where the connection looks first when the locker is made.
 func WithSchema(name string) Option { return func(c *config) { c.schema = name } }

@@ -31,6 +31,9 @@ func (c *Client) Locker(opts ...LockerOption) *Locker {
 	return l
 }
 
+// Client is the client of the locker, for recipes and queues in the same session.
+func (l *Locker) Client() *Client { return l.c }
+
 // TryAcquire implements [driver.Locker]. Its leases are [*Lease]. If this client is just
 // giving the lock back, TryAcquire waits until it has. If another application has a
 // persistent znode at the path of the lock, the error wraps driver.ErrUnavailable.

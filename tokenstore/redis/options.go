@@ -50,6 +50,12 @@ type config struct {
 	clockChanged func(context.Context, ClockChange)
 }
 
+// ConfiguresEngine makes it an option of idemredis.New and idemzk.New. It does nothing.
+func (Option) ConfiguresEngine() {}
+
+// PrefixOf returns the prefix of a store with some options, for locks that have to be next to its records.
+func PrefixOf(opts ...Option) string { return apply(opts).prefix }
+
 // WithPrefix sets the prefix of all keys. "idem" by default. Stores with different
 // prefixes do not see each other's records.
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
@@ -151,7 +157,7 @@ func WithClockChanges(f func(context.Context, ClockChange)) Option {
 	return func(c *config) { c.clockChanged = f }
 }
 
-func newConfig(opts []Option) (config, error) {
+func apply(opts []Option) config {
 	c := config{
 		prefix: defaultPrefix, evictionEvery: redisserver.EvictionEvery,
 		witnessPause: loss.Pause, witnessEvery: loss.Every, now: time.Now, wall: time.Now, lease: leaseclock.Now,
@@ -164,6 +170,11 @@ func newConfig(opts []Option) (config, error) {
 	if c.log == nil {
 		c.log = slog.Default()
 	}
+	return c
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := apply(opts)
 	if err := redisserver.CheckPrefix(c.prefix); err != nil {
 		return c, fmt.Errorf("tokenstore/redis: %w", err)
 	}

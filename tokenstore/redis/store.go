@@ -15,7 +15,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
 )
 
-var _ driver.Store = (*Store)(nil)
+var (
+	_ driver.Store         = (*Store)(nil)
+	_ driver.ReadOnlyStore = (*Store)(nil)
+)
 
 // Store is an [driver.Store] in Redis. It is safe for concurrent use. Make it with [New].
 type Store struct {
@@ -134,6 +137,9 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 	}
 	return nil
 }
+
+// ReadOnly implements [driver.ReadOnlyStore].
+func (s *Store) ReadOnly() bool { return s.readOnly }
 
 // Visibility returns [driver.VisibilityShared], because other processes see the records.
 func (s *Store) Visibility() driver.Visibility { return driver.VisibilityShared }

@@ -11,13 +11,13 @@ import (
 )
 
 // JoinOption configures [Join]. Every [Option], [JoinedOption] and [idem.Option] is one.
-type JoinOption interface{ ConfiguresJoin() }
+type JoinOption interface{ ConfiguresEngine() }
 
-// ConfiguresJoin makes it a [JoinOption]. It does nothing.
-func (Option) ConfiguresJoin() {}
+// ConfiguresEngine makes it a [JoinOption], and an option of idemsql.New. It does nothing.
+func (Option) ConfiguresEngine() {}
 
-// ConfiguresJoin makes it a [JoinOption]. It does nothing.
-func (JoinedOption) ConfiguresJoin() {}
+// ConfiguresEngine makes it a [JoinOption]. It does nothing.
+func (JoinedOption) ConfiguresEngine() {}
 
 // Join returns an engine whose records commit together with what the handlers write to a database
 // of PostgreSQL, MySQL or MariaDB. It is [New], [Store.Joined] and [idem.NewJoined], and its error is
@@ -51,10 +51,6 @@ func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*S
 	store, err := New(ctx, db, d, ofStore...)
 	if err != nil {
 		return nil, err
-	}
-	if store.config.readOnly {
-		_ = store.Close()
-		return nil, errors.New("tokenstore/sql: join: WithReadOnly is for tools: no handler could run")
 	}
 	if store.config.expireEvery == 0 { // otherwise New has checked them
 		err = store.checkRights(ctx, RoleService.rights())

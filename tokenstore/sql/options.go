@@ -81,12 +81,14 @@ func newConfig(db *sql.DB, d dialect.Dialect, opts []Option) (config, error) {
 	return c, err
 }
 
-// configOf is a config without a database.
-func configOf(d dialect.Dialect, opts []Option) (c config, err error) {
-	c = config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), wall: time.Now, tableWait: time.Second}
-	if c.kind, err = kindOf(d); err != nil {
-		return c, err
-	}
+// TablesOf returns the schema and the table prefix of a store with some options, for locks that have to be next to its records.
+func TablesOf(opts ...Option) (schema, prefix string) {
+	c := apply(opts)
+	return c.schema, c.prefix
+}
+
+func apply(opts []Option) config {
+	c := config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), wall: time.Now, tableWait: time.Second}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)
@@ -94,6 +96,15 @@ func configOf(d dialect.Dialect, opts []Option) (c config, err error) {
 	}
 	if c.log == nil {
 		c.log = slog.Default()
+	}
+	return c
+}
+
+// configOf is a config without a database.
+func configOf(d dialect.Dialect, opts []Option) (c config, err error) {
+	c = apply(opts)
+	if c.kind, err = kindOf(d); err != nil {
+		return c, err
 	}
 	err = cmp.Or(c.kind.CheckSchema(c.schema), c.kind.CheckName("table prefix", c.prefix, longestTable))
 	switch {

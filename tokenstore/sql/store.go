@@ -13,7 +13,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-var _ driver.Store = (*Store)(nil)
+var (
+	_ driver.Store         = (*Store)(nil)
+	_ driver.ReadOnlyStore = (*Store)(nil)
+)
 
 // Store is an [driver.Store] in a SQL database. It is safe for concurrent use. Make it with
 // [New].
@@ -134,6 +137,9 @@ func (s *Store) Ping(ctx context.Context) error {
 	_, err := s.db.ExecContext(ctx, s.statements.ping)
 	return s.failed("ping", err)
 }
+
+// ReadOnly implements [driver.ReadOnlyStore].
+func (s *Store) ReadOnly() bool { return s.config.readOnly }
 
 // Visibility returns [driver.VisibilityShared], or driver.VisibilityProcess with
 // [WithSoleProcess].
