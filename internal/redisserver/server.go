@@ -19,6 +19,9 @@ import (
 // records and locks, and a client that ignores the deadlines of contexts.
 func CheckClient(client goredis.UniversalClient) error {
 	var deadlines bool
+	if client == goredis.UniversalClient((*goredis.Client)(nil)) || client == goredis.UniversalClient((*goredis.ClusterClient)(nil)) {
+		client = nil
+	}
 	switch c := client.(type) {
 	case *goredis.ClusterClient:
 		o := c.Options()

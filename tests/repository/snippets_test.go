@@ -26,6 +26,7 @@ var snippetImports = map[string]string{
 	"idem": module + "/idem", "driver": module + "/idem/driver", "telemetry": module + "/idem/telemetry", "guarantee": module + "/idem/guarantee", "zookeeper": module + "/lock/zookeeper", "recipes": module + "/lock/zookeeper/recipes",
 	"queue": module + "/lock/zookeeper/queue", "redislock": module + "/lock/redis", "sqllock": module + "/lock/sql", "redisstore": module + "/tokenstore/redis",
 	"memorylock": module + "/lock/memory", "memorystore": module + "/tokenstore/memory", "sealed": module + "/tokenstore/sealed",
+	"idemredis": module + "/engine/redis", "idemsql": module + "/engine/sql", "idemzk": module + "/engine/zookeeper",
 	"sweeper": module + "/sweeper", "observe": module + "/observe",
 	"idemhttp": module + "/middleware/http", "idemgin": module + "/middleware/gin", "exchange": module + "/middleware/exchange", "idemgrpc": module + "/middleware/grpc",
 	"gin": "github.com/gin-gonic/gin", "grpc": "google.golang.org/grpc", "credentials": "google.golang.org/grpc/credentials",
