@@ -1,0 +1,2 @@
+// Package engines tests the constructors of engines that need a driver.
+package engines
