@@ -82,7 +82,7 @@ func TestFailoverUnderRunningHandlers(t *testing.T) {
 	store, locker := open(t, connect(t, sentinelAddr(servers))), sharedLocker{memorylock.New()}
 	notApplied := func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
 	token := newPayment("token", idem.Policy{IssuedTokens: true, InDoubt: idem.LeaveUnknown()})
-	released := newPayment("released", idem.Policy{})
+	released := newPayment("released", idem.Policy{InDoubt: idem.LeaveUnknown()})
 	pending := newPayment("pending", idem.Policy{InDoubt: idem.AskResolver(notApplied)})
 	all := []*payment{token, released, pending}
 	instance := func(s *Store) *idem.Engine {

@@ -2,7 +2,7 @@
 // is an example to copy. It hands each call to the interceptor of package idemgrpc, so the rules,
 // the refusals and the stored outcomes are those of gRPC.
 //
-//	protect, err := idemgrpc.New(engine, []idem.Policy{{Name: procedure, Scope: merchant}})
+//	protect, err := idemgrpc.New(engine, []idem.Policy{{Name: procedure, Scope: merchant, InDoubt: idem.LeaveUnknown()}})
 //
 //	func (s *server) CreatePayment(ctx context.Context, req *connect.Request[pb.CreatePaymentRequest]) (*connect.Response[pb.Payment], error) {
 //		return idemconnect.Unary(ctx, s.protect, req, s.pay)

@@ -1,7 +1,7 @@
 // Package idemecho makes Echo handlers safe to retry. It is an example to copy, an
 // adapter on package exchange for a framework on net/http.
 //
-//	protect, err := idemecho.New(engine, idem.Policy{Scope: merchant})
+//	protect, err := idemecho.New(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 //	e.POST("/v1/payments", pay, authenticate, protect)
 //
 // Authentication and validation run before it, and so does Echo's Recover. A Recover inside

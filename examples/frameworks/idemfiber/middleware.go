@@ -1,7 +1,7 @@
 // Package idemfiber makes Fiber handlers safe to retry. It is an example to copy, an
 // adapter on package exchange for a framework without net/http.
 //
-//	protect, err := idemfiber.New(engine, idem.Policy{Scope: merchant})
+//	protect, err := idemfiber.New(engine, idem.Policy{Scope: merchant, InDoubt: idem.LeaveUnknown()})
 //	app.Post("/v1/payments", authenticate, protect, pay)
 //
 // Authentication and validation run before it, and so does Fiber's recover. The error
