@@ -22,6 +22,7 @@ type core struct {
 	behind  resolversBehind
 	routes  routes
 	faults  faultLog
+	keyless keyless
 }
 
 func newCore(store driver.Store, opts []Option) (*core, error) {

@@ -120,6 +120,9 @@ func (x *execution) transaction() driver.JoinedTx {
 	return nil
 }
 
+// keyless reports whether the request has no key. Such an execution has a transaction and nothing else.
+func (x *execution) keyless() bool { return x.of != nil && x.of.id == (driver.KeyID{}) }
+
 // end is called when the handler has returned.
 func (x *execution) end() {
 	x.ended.Store(true)
@@ -158,11 +161,11 @@ func ExecutionValue(ctx context.Context) (key string, value any) {
 	return carriedKey, nil
 }
 
-// FromContext returns the execution of ctx, and false outside of one. It also describes an
-// execution that has ended.
+// FromContext returns the execution of ctx, and false outside of one and for a request without a key. It also
+// describes an execution that has ended.
 func FromContext(ctx context.Context) (Execution, bool) {
 	x := executionOf(ctx)
-	if x == nil {
+	if x == nil || x.keyless() {
 		return Execution{}, false
 	}
 	x.known.Store(true)
@@ -180,7 +183,7 @@ func FromContext(ctx context.Context) (Execution, bool) {
 // happened".
 //
 // In joined mode CheckOwner asks the transaction, and the error wraps ErrEscaped if the handler
-// has ended that by itself.
+// has ended that by itself. That is all that it confirms for a request without a key.
 func CheckOwner(ctx context.Context) (time.Duration, error) {
 	x, err := gate(ctx)
 	if err != nil {
@@ -198,11 +201,15 @@ func CheckOwner(ctx context.Context) (time.Duration, error) {
 // DownstreamKey derives the idempotency key for the system called name. It is the same for
 // every attempt, differs for every name, and does not reveal the key of the caller. The error
 // is ErrNoExecution, ErrExecutionEnded or, in joined mode, ErrUndeclared. The key is "" then,
-// and you must not send. Like [CheckOwner] it marks the attempt as one that may have had effects.
+// and you must not send. It is ErrNoKey for a request without a key, which has none to derive from.
+// Like [CheckOwner] it marks the attempt as one that may have had effects.
 func DownstreamKey(ctx context.Context, name string) (string, error) {
 	x, err := gate(ctx)
 	if err != nil {
 		return "", err
+	}
+	if x.keyless() {
+		return "", ErrNoKey
 	}
 	if x.transaction() != nil && !x.of.Policy.CallsOtherSystems {
 		return "", ErrUndeclared

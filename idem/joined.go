@@ -164,15 +164,22 @@ func (m *joinedMode) attempt(ctx context.Context, r *request, l looked, h Handle
 		m.ended(detached, run.run, telemetry.EventReleased, run.repair.Replaced.State, errClosed)
 		return nil, refuse(CodeUnavailable, errClosed)
 	}
+	return m.carryOut(detached, run, h, m.conclude, m.rollBack)
+}
+
+// carryOut has the steps 6 to 8 of a handler that is counted. With and without a key the transaction ends in two ways.
+func (m *joinedMode) carryOut(ctx context.Context, run *joinedRun, h Handler, conclude func(context.Context, *joinedRun) (*Result, error),
+	rollBack func(context.Context, *joinedRun, error) (*Result, error)) (res *Result, err error) {
+	r := run.request
 	defer m.work.endHandler()
-	defer run.release(detached) // before endHandler, because Close must not return while the key is held
+	defer run.release(ctx) // before endHandler, because Close must not return while the key is held
 	// Step 6: run the handler.
-	m.execute(detached, run.run, transaction{run.tx}, h, func() { _, _ = m.rollBack(detached, run, errPanic) })
+	m.execute(ctx, run.run, transaction{run.tx}, h, func() { _, _ = rollBack(ctx, run, errPanic) })
 	// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run
 	// again, because nothing of the transaction remains.
 	run.retry = r.retries > 0
-	_ = m.inStep(detached, telemetry.StepSettle, r, 0, func(ctx context.Context) error {
-		res, err = m.conclude(ctx, run)
+	_ = m.inStep(ctx, telemetry.StepSettle, r, 0, func(ctx context.Context) error {
+		res, err = conclude(ctx, run)
 		if _, refused := asRefused(err); !refused { // an error of the handler is none of this step
 			return nil
 		}

@@ -83,6 +83,19 @@ func (l *book) BeginJoined(ctx context.Context, id driver.KeyID, req driver.Join
 	return b, nil
 }
 
+func (l *book) BeginWithoutKey(context.Context, time.Duration) (driver.JoinedTx, error) {
+	if l.onBegin != nil {
+		if handled, _, err := l.onBegin(); handled {
+			return nil, err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	tx := &bookTx{ledger: l}
+	l.begun = append(l.begun, tx)
+	return tx, nil
+}
+
 func (l *book) Held(_ context.Context, id driver.KeyID) (bool, error) {
 	if l.onHeld != nil {
 		if err := l.onHeld(); err != nil {
@@ -173,12 +186,14 @@ func (tx *bookTx) Commit(ctx context.Context, s driver.Settlement) error {
 // commit commits, whatever a test has set.
 func (tx *bookTx) commit(ctx context.Context, s driver.Settlement) error {
 	l := tx.ledger
-	res, err := l.Store.Settle(ctx, tx.id, s)
-	if err != nil {
-		return err
-	}
-	if !res.Settled {
-		return tx.end(driver.ErrRolledBack)
+	if tx.id != (driver.KeyID{}) {
+		res, err := l.Store.Settle(ctx, tx.id, s)
+		if err != nil {
+			return err
+		}
+		if !res.Settled {
+			return tx.end(driver.ErrRolledBack)
+		}
 	}
 	l.mu.Lock()
 	l.lines = append(l.lines, tx.lines...)

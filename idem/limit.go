@@ -30,7 +30,11 @@ func (l *openLimit) enter(r *request) error {
 	if l.most == 0 || r.counted {
 		return nil
 	}
-	known := r.open || r.first == nil // a request that is not first differs from a running one
+	return l.add(r, r.open || r.first == nil) // a request that is not first differs from a running one
+}
+
+// add counts a request, or refuses it unless its key is known to have an open attempt.
+func (l *openLimit) add(r *request, known bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := l.open[r.Scope]; n >= l.most && !known {

@@ -29,9 +29,15 @@ func (c *core) inside(ctx context.Context, id driver.KeyID) *execution {
 // a handler has made a request within the process. The adapter hands the request to the handler
 // as a part of that execution. The error is a [*Refusal]. It says that the policies differ,
 // which is a wiring error, or that a resolver made the request.
+//
+// An operation without a key is part of any running execution of this engine that has a transaction. Another
+// transaction could wait for that one.
 func (e *Engine) Nested(ctx context.Context, op *Operation) (bool, error) {
 	if executionOf(ctx) == nil {
 		return false, nil
+	}
+	if op.Key == "" {
+		return e.inTransaction(ctx), nil
 	}
 	x := e.inside(ctx, NewKeyID(op.Scope, op.Key))
 	switch {
@@ -45,6 +51,16 @@ func (e *Engine) Nested(ctx context.Context, op *Operation) (bool, error) {
 			ErrNested, op.Policy.Name, x.of.Policy.Name, strings.Join(fields, ", ")))
 	}
 	return true, nil
+}
+
+// inTransaction reports whether ctx belongs to a running execution of this engine that has a transaction.
+func (c *core) inTransaction(ctx context.Context) bool {
+	for x := executionOf(ctx); x != nil; x = x.outer {
+		if x.core == c && x.transaction() != nil && !x.ended.Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // differing returns the fields in which two policies treat keys in different ways. It leaves Scope out,

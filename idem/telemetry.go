@@ -168,7 +168,7 @@ func (c *core) refused(ctx context.Context, p *Policy, id driver.KeyID, err erro
 		}
 		c.report(ctx, ev)
 	}
-	if refusal, ok := err.(*Refusal); ok && refusal.Code == CodeOutcomeUnknown && refusal.OperationID == "" { //nolint:errorlint // a handler's error may wrap another one
+	if refusal, ok := err.(*Refusal); ok && refusal.Code == CodeOutcomeUnknown && refusal.OperationID == "" && id != (driver.KeyID{}) { //nolint:errorlint // a handler's error may wrap another one
 		told := *refusal
 		told.OperationID, told.MayHaveHappened = id.OperationID(), true
 		err = &told
@@ -195,12 +195,4 @@ func (e *Engine) ReportMisused(ctx context.Context, err error) {
 		x.misused.Store(true)
 		e.observe(ctx, x.of, telemetry.Event{Type: telemetry.EventMisused, Attempt: x.attempt, Err: err})
 	}
-}
-
-// ReportUnprotected is for adapters. It reports a request without a key that goes to its
-// handler, on a route with optional keys.
-func (e *Engine) ReportUnprotected(ctx context.Context, route string) {
-	ctx, step := e.startRequest(ctx, route)
-	defer step.report(telemetry.StepEnd{Route: route, Outcome: telemetry.OutcomeUnprotected})
-	e.report(ctx, telemetry.Event{Type: telemetry.EventUnprotected, Route: route})
 }

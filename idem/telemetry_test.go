@@ -135,6 +135,30 @@ func TestTelemetrySeesTheStepsOfARequest(t *testing.T) {
 	check("unprotected", "request", telemetry.StepEnd{Outcome: telemetry.OutcomeUnprotected})
 }
 
+// A request without a key has steps of its own in joined mode.
+func TestTelemetrySeesTheStepsOfARequestWithoutAKey(t *testing.T) {
+	m := &measured{}
+	b := setupJoined(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}})
+	for _, tt := range []struct {
+		steps   string
+		outcome telemetry.Outcome
+		code    idem.Code
+		begin   error
+		commit  error
+	}{
+		{"request begin handler settle", telemetry.OutcomeUnprotected, "", nil, nil},
+		{"request begin", telemetry.OutcomeRefused, idem.CodeUnavailable, driver.ErrUnavailable, nil},
+		{"request begin handler settle", telemetry.OutcomeUnknown, idem.CodeOutcomeUnknown, nil, driver.ErrUnavailable},
+	} {
+		b.ledger.onBegin = func() (bool, driver.JoinedBegin, error) { return tt.begin != nil, driver.JoinedBegin{}, tt.begin }
+		b.ledger.onCommit = func(*bookTx, driver.Settlement) (bool, error) { return tt.commit != nil, tt.commit }
+		_, _ = b.withoutKey(idem.TransportHTTP, b.paying(201))
+		if steps, got := m.take(t); steps != tt.steps || got.Outcome != tt.outcome || got.Code != string(tt.code) || got.Route != "POST /pay" {
+			t.Errorf("%v, %v: steps = %s, and the request ended %+v, want %s, %v", tt.begin, tt.commit, steps, got, tt.steps, tt.outcome)
+		}
+	}
+}
+
 // TestTelemetryTellsAReleaseWhateverTheRecordIsThen: a token is issued again, and a rolled-back
 // transaction leaves the record of before.
 func TestTelemetryTellsAReleaseWhateverTheRecordIsThen(t *testing.T) {

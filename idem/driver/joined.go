@@ -48,6 +48,12 @@ type JoinedStore interface {
 	// one connection of the pool to other calls.
 	BeginJoined(ctx context.Context, id KeyID, req JoinedRequest) (JoinedBegin, error)
 
+	// BeginWithoutKey opens a transaction on the primary for a request without a key. It takes no key and
+	// writes no record. Otherwise it is as one of BeginJoined, with the same bounds. handlerTimeout is as in
+	// [JoinedRequest]. Commit of the transaction does not look at the settlement. After an error that wraps
+	// none of the four, nothing tells whether it was committed.
+	BeginWithoutKey(ctx context.Context, handlerTimeout time.Duration) (JoinedTx, error)
+
 	// Held reports whether an attempt of the key runs in a transaction that has not ended. The
 	// answer is a hint, and it may come from this process alone if the process owns the
 	// database.

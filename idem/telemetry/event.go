@@ -32,7 +32,7 @@ const (
 	EventReleaseFailed                    // the lock could not be given back at once
 	EventMarked                           // a durable marker knew more than the store (State)
 	EventLongRunning                      // a handler has held its key for Duration so far
-	EventUnprotected                      // the handler ran without a key, because the route allows that
+	EventUnprotected                      // a request came without a key, to a route where that is optional
 	EventRepaired                         // the store had lost the attempt, or fallen back to before it, and has it again (State)
 	EventUnstored                         // a success was answered, and the store has something else (State, Err)
 	EventTooLate                          // CheckOwner or DownstreamKey refused: the handler had returned
@@ -77,6 +77,8 @@ func (ev *Event) Hint() string {
 		return "leave COMMIT and ROLLBACK to the middleware, and answer with an error if a statement has failed"
 	case errors.Is(ev.Err, driver.ErrConflict):
 		return "idem.WithConflictRetries lets the engine run the handler again after a conflict"
+	case ev.Type == EventSettleAbandoned && ev.KeyID == (driver.KeyID{}):
+		return "COMMIT of a request without a key was not answered, and nothing can tell later whether it was executed"
 	}
 	switch ev.Type {
 	case EventUnreadable:

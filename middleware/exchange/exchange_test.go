@@ -50,6 +50,9 @@ func (s *scripted) MayRunAgain(*idem.Operation) bool { return false }
 
 func (s *scripted) Nested(context.Context, *idem.Operation) (bool, error) { return false, nil }
 
+func (s *scripted) DoWithoutKey(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error) {
+	return s.Do(ctx, op, h)
+}
 func (s *scripted) ReportUnprotected(context.Context, string) {}
 
 func (s *scripted) ReportMisused(context.Context, error) {}

@@ -3,6 +3,7 @@ package exchange
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -47,6 +48,18 @@ func (rt *Route) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, err
 			return idem.RequestFingerprint(version, parts)
 		},
 	}, body, nil
+}
+
+// readWithoutKey is read for a request without a key. The body is read first as well, so that no transaction waits for a
+// slow client. One that middleware in front has used up is left to the handler, which ran so before. gone reports that.
+func (rt *Route) readWithoutKey(c *Call, policy *idem.Policy) (op idem.Operation, body []byte, gone bool, err error) {
+	body, err = readBody(c.Request, c.Kept, policy.MaxRequestBody)
+	if errors.Is(err, errBodyConsumed) {
+		gone, err = true, nil
+	}
+	op = idem.Operation{Transport: idem.TransportHTTP, Policy: policy}
+	op.Scope, _ = rt.scope(c, policy) // for limits alone, so it may be unknown
+	return op, body, gone, err
 }
 
 func (rt *Route) keyAndScope(c *Call, policy *idem.Policy) (idem.Key, string, error) {
@@ -121,12 +134,16 @@ func (rt *Route) compared(r *http.Request) map[string][]string {
 type input struct {
 	request *http.Request
 	body    []byte
+	gone    bool          // the body is not ours to give, and there is one run only
 	run     *http.Request // the latest
 }
 
 // next returns the request of the next run.
 func (in *input) next(ctx context.Context) *http.Request {
 	in.removeFiles()
+	if in.gone {
+		return in.request.WithContext(ctx)
+	}
 	r := in.request.Clone(ctx)
 	if r.MultipartForm != nil { // its files are those of middleware in front, and a handler may remove them
 		r.Form, r.PostForm, r.MultipartForm = nil, nil, nil

@@ -41,10 +41,15 @@ type Config struct {
 	// OPTIONS, TRACE and QUERY, which are safe (RFC 9110, section 9.2.1). Requests of another
 	// method go straight to the handler, with or without a key. GET does not stand for HEAD.
 	Methods []string
-	// OptionalKey lets requests without a key through to the handler. It then runs outside of an
-	// execution, where [idem.CheckOwner] and [idem.DownstreamKey] return [idem.ErrNoExecution].
-	// Each such request is reported as [telemetry.EventUnprotected]. A malformed key is refused all the
-	// same. On a route for issued tokens it is a wiring error.
+	// OptionalKey lets requests without a key through to the handler, while clients learn to send keys. Nothing
+	// keeps a repeat of such a request from running again. Each is reported as [telemetry.EventUnprotected], and
+	// [idem.Engine.WithoutKey] counts them by route. A malformed key is refused all the same. On a route for issued tokens
+	// it is a wiring error.
+	//
+	// With an engine from [idem.NewJoined] the handler gets a transaction as with a key. The middleware commits it after a
+	// success, and the client gets the answer once COMMIT is known. With any other engine the handler runs as without the
+	// middleware. In both cases [idem.FromContext] is false, and [idem.DownstreamKey] returns an error that wraps
+	// [idem.ErrNoExecution].
 	OptionalKey bool
 	// Operation says what a request does, for its fingerprint. It is for operations with several
 	// routes. Nil, and the answer "", stand for method and escaped path.
@@ -83,6 +88,7 @@ type Config struct {
 // engine is the part of [idem.Engine] for routes.
 type engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
+	DoWithoutKey(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
 	IssueToken(ctx context.Context, scope string, ttl time.Duration) (idem.Token, error)
 	Status(ctx context.Context, scope string, key idem.Key, policies ...*idem.Policy) (idem.Status, error)
 	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
@@ -182,18 +188,22 @@ func (rt *Route) checkConfig() error {
 	return nil
 }
 
-// protects reports whether a request needs a key. Other requests go straight to the
-// handler.
+// protects reports whether a request is for the engine. Other requests go straight to the handler.
 func (rt *Route) protects(c *Call) bool {
-	r, protected := c.Request, !adapter.IsSafe(c.Request.Method)
+	protected := !adapter.IsSafe(c.Request.Method)
 	if rt.cfg.Methods != nil {
-		protected = slices.Contains(rt.cfg.Methods, r.Method)
+		protected = slices.Contains(rt.cfg.Methods, c.Request.Method)
 	}
-	if protected && rt.cfg.OptionalKey && len(r.Header[rt.cfg.Header]) == 0 {
-		rt.engine.ReportUnprotected(r.Context(), rt.policyOf(c).Name)
+	if protected && rt.withoutKey(c) && !rt.engine.Joined() {
+		rt.engine.ReportUnprotected(c.Request.Context(), rt.policyOf(c).Name)
 		return false
 	}
 	return protected
+}
+
+// withoutKey reports whether a request has no key and need not have one.
+func (rt *Route) withoutKey(c *Call) bool {
+	return rt.cfg.OptionalKey && len(c.Request.Header[rt.cfg.Header]) == 0
 }
 
 // policyOf returns the policy with a name. Without a route the name is the method, or

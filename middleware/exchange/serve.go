@@ -78,8 +78,14 @@ func (rt *Route) Serve(c Call) bool {
 			return true
 		}
 	}
-	op, body, err := rt.read(&c, policy)
-	part := false
+	var op idem.Operation
+	in, part := input{request: c.Request}, false
+	var err error
+	if rt.withoutKey(&c) {
+		op, in.body, in.gone, err = rt.readWithoutKey(&c, policy)
+	} else {
+		op, in.body, err = rt.read(&c, policy)
+	}
 	if err == nil {
 		part, err = rt.engine.Nested(ctx, &op)
 	}
@@ -87,10 +93,12 @@ func (rt *Route) Serve(c Call) bool {
 	case err != nil:
 		rt.refuseAt(ctx, &c, policy, adapter.RefusalOf(err))
 	case part:
-		restore(c.Request, body)
+		if !in.gone {
+			restore(c.Request, in.body)
+		}
 		return false
 	default:
-		rt.do(&c, op, body)
+		rt.do(&c, op, in)
 	}
 	return true
 }
@@ -103,18 +111,21 @@ func (rt *Route) refuseAt(ctx context.Context, c *Call, p *idem.Policy, r *idem.
 
 // do gives a request to the engine and sends the answer. Nothing of a response that is
 // kept is sent before the engine has settled the outcome.
-func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
+func (rt *Route) do(c *Call, op idem.Operation, in input) {
 	w := rt.newWriter(c, op.Policy)
 	ran, returned := false, false
-	op.RunOnce = !c.RunAgain
-	in := input{request: c.Request, body: body}
+	op.RunOnce = !c.RunAgain || in.gone
+	run, keyed := rt.engine.Do, op.Key != ""
+	if !keyed {
+		run = rt.engine.DoWithoutKey
+	}
 	defer in.end()
 	defer func() {
 		if !returned { // the handler panicked
 			w.breakOff()
 		}
 	}()
-	res, err := rt.engine.Do(c.Request.Context(), op, func(ctx context.Context) (idem.Response, error) {
+	res, err := run(c.Request.Context(), op, func(ctx context.Context) (idem.Response, error) {
 		if ran { // again, after a conflict
 			if w.elsewhere {
 				return idem.Response{Status: http.StatusInternalServerError}, errSentInPart
@@ -132,6 +143,9 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		if c.Unrouted && (w.status == http.StatusNotFound || w.status == http.StatusMethodNotAllowed) {
 			idem.NotAdmitted(ctx)
 		}
+		if !keyed { // the client does not read refusals as ours
+			return w.response(rt.replay), nil
+		}
 		return w.response(rt.replay), adapter.Relayed(w.relayed())
 	})
 	returned = true
@@ -145,14 +159,14 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		w.end()
 	case w.elsewhere && live:
 	case w.dropped && live && w.status < http.StatusBadRequest:
-		rt.refuse(c, idem.NewRefusal(idem.CodeResultUnavailable, errDropped))
+		rt.refuse(c, adapter.TooLong(errDropped, keyed))
 	case w.dropped && live:
 		w.sendWithoutBody()
 	case live:
 		w.send()
 	case err != nil:
 		refusal := adapter.RefusalOf(err)
-		if ran && refusal.Code == idem.CodeOutcomeUnknown {
+		if ran && keyed && refusal.Code == idem.CodeOutcomeUnknown {
 			refusal = adapter.ComeBack(refusal, retryAfter(w.final()))
 		}
 		rt.refuse(c, refusal)

@@ -34,6 +34,11 @@ func (c *conflicting) Do(ctx context.Context, op idem.Operation, h idem.Handler)
 	return idem.Result{Response: c.stored}, err
 }
 
+func (c *conflicting) DoWithoutKey(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error) {
+	return c.Do(ctx, op, h)
+}
+
+func (*conflicting) ReportUnprotected(context.Context, string)             {}
 func (*conflicting) Nested(context.Context, *idem.Operation) (bool, error) { return false, nil }
 func (*conflicting) MayRunAgain(op *idem.Operation) bool                   { return !op.RunOnce }
 func (*conflicting) Joined() bool                                          { return true }

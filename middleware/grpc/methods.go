@@ -22,6 +22,7 @@ type method struct {
 	keyField protoreflect.Name             // "" if the key is in the metadata
 	desc     protoreflect.MethodDescriptor // nil without generated code
 	exempt   bool                          // ignores keys
+	optional bool                          // takes calls without a key
 	chosen   bool                          // has a policy of its own
 	refuse   bool                          // has no policy, and needs one
 }
@@ -51,8 +52,14 @@ func (o *options) method(name string) *method {
 		policy = *o.fallback
 	}
 	policy = policy.ForRoute(name)
-	m.policy = &policy
+	m.policy, m.optional = &policy, names(o.OptionalKey, name)
 	return m
+}
+
+// names reports whether a list has a method, or all methods of its service.
+func names(list []string, method string) bool {
+	service, _ := splitMethod(method)
+	return slices.Contains(list, method) || slices.Contains(list, "/"+service+"/*")
 }
 
 // validateMethods checks the options for methods, and completes their policies.
@@ -79,8 +86,35 @@ func (o *options) validateMethods() (err error) {
 			return fmt.Errorf("exempt method %q is neither /package.Service/Method nor /package.Service/*", name)
 		}
 	}
+	return o.validateOptional()
+}
+
+// validateOptional checks the names of methods whose key is optional.
+func (o *options) validateOptional() error {
+	for _, name := range o.OptionalKey {
+		service, short := splitMethod(name)
+		p := o.fallback // the methods of a service without a policy of their own
+		if short != "*" {
+			p = o.method(name).policy
+		}
+		switch {
+		case service == "":
+			return fmt.Errorf("method %q with an optional key is neither /package.Service/Method nor /package.Service/*", name)
+		case p == nil && short != "*":
+			return fmt.Errorf("method %q has an optional key and is not protected", name)
+		case p != nil && p.IssuedTokens:
+			return fmt.Errorf("method %q: %w", name, errOptionalToken)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
+		if o.policies[name].IssuedTokens && names(o.OptionalKey, name) {
+			return fmt.Errorf("method %q: %w", name, errOptionalToken)
+		}
+	}
 	return nil
 }
+
+var errOptionalToken = errors.New("the key is optional on a method for issued tokens: nothing would have to be redeemed")
 
 // fit refuses policies that require more than the engine gives.
 func (o *options) fit(e *idem.Engine) (err error) {
@@ -119,7 +153,7 @@ func (o *options) isExempt(name string) bool {
 	service, _ := splitMethod(name)
 	_, chosen := o.policies[name]
 	return service == idemkeeperv1.Idempotency_ServiceDesc.ServiceName || isOfGRPC(service) && !chosen ||
-		slices.Contains(o.Exempt, name) || slices.Contains(o.Exempt, "/"+service+"/*")
+		names(o.Exempt, name)
 }
 
 // findMethod looks in the registry of generated code, and returns nil for an unknown

@@ -32,6 +32,10 @@ type Config struct {
 	// unless its descriptor says that it has no side effects. A new method then fails instead of
 	// running without protection. By default it runs as without the interceptor.
 	RefuseUnknown bool
+	// OptionalKey names methods whose calls need no key, while clients learn to send keys. A name is
+	// "/package.Service/Method", or "/package.Service/*" for all of a service. What happens to a call without a
+	// key is the same as with OptionalKey of [github.com/idemkeeper/idemkeeper/middleware/exchange.Config].
+	OptionalKey []string
 	// Exempt names methods that run as without the interceptor and ignore keys. A name is
 	// "/package.Service/Method", or "/package.Service/*" for all of a service. The services of
 	// gRPC itself (health, reflection, channelz, load balancing, profiling) are exempt already,

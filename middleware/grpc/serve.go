@@ -137,18 +137,25 @@ func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation
 	ran := false
 	var failure error
 	a := new(answer)
-	res, err := x.engine.Do(ctx, op, func(ctx context.Context) (idem.Response, error) {
+	run, keyed := x.engine.Do, op.Key != ""
+	if !keyed {
+		run = x.engine.DoWithoutKey
+	}
+	res, err := run(ctx, op, func(ctx context.Context) (idem.Response, error) {
 		ran = true
 		a = &answer{method: m.name, send: send}
 		failure = handler(grpc.NewContextWithServerTransportStream(ctx, a), a)
 		idem.ReportFailure(ctx, failure)
+		if !keyed { // the client does not read refusals as ours
+			return x.response(a, failure, m.policy), nil
+		}
 		return x.response(a, failure, m.policy), adapter.Relayed(infoOf(failure).GetReason())
 	})
 	header, trailer, sent := a.metadata()
 	switch {
 	case err != nil:
 		refusal := adapter.RefusalOf(err)
-		if ran && refusal.Code == idem.CodeOutcomeUnknown {
+		if ran && keyed && refusal.Code == idem.CodeOutcomeUnknown {
 			pause, _ := retryDelay(failure)
 			refusal = adapter.ComeBack(refusal, pause)
 		}
@@ -156,7 +163,7 @@ func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation
 	case a.stuck: // the client has only a part of the answer
 		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeUnavailable, errStuck))
 	case ran && !res.Replayed && a.lost:
-		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeResultUnavailable, errTooLongToHold))
+		return nil, false, x.report(ctx, m, adapter.TooLong(errTooLongToHold, keyed))
 	case ran && !res.Replayed:
 		put(ctx, header, trailer)
 		if failure != nil && status.Code(failure) == codes.OK { // the client would read it as success

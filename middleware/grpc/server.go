@@ -23,10 +23,12 @@ var (
 // engine is the part of [idem.Engine] for interceptors.
 type engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
+	DoWithoutKey(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
 	Nested(ctx context.Context, op *idem.Operation) (bool, error)
 	MayRunAgain(op *idem.Operation) bool
 	Joined() bool
 	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
+	ReportUnprotected(ctx context.Context, route string)
 }
 
 // Interceptors protect the methods of a server. They are safe for concurrent use, by
@@ -93,7 +95,11 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 		return op, false, idem.NewRefusal(idem.CodeInternal, err)
 	}
 	field, set := keyIn(msg, m.keyField)
-	key, err := parseKey(metadata.ValueFromIncomingContext(ctx, x.options.MetadataKey), field, set)
+	values := metadata.ValueFromIncomingContext(ctx, x.options.MetadataKey)
+	if m.optional && len(values) == 0 && !set {
+		return x.admitWithoutKey(ctx, m, msg)
+	}
+	key, err := parseKey(values, field, set)
 	if err != nil {
 		return op, false, err
 	}
@@ -101,8 +107,8 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 	if err != nil {
 		return op, false, err
 	}
-	if n := int64(proto.Size(msg)); n > m.policy.MaxRequestBody {
-		return op, false, idem.NewRefusal(idem.CodeBodyTooLarge, fmt.Errorf("request message of %d bytes, at most %d", n, m.policy.MaxRequestBody))
+	if err := m.takes(msg); err != nil {
+		return op, false, err
 	}
 	op = idem.Operation{
 		Transport: idem.TransportGRPC,
@@ -119,6 +125,29 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 	}
 	pass, err = x.engine.Nested(ctx, &op)
 	return op, pass, err
+}
+
+// admitWithoutKey is admit for a call without a key, on a method that allows it.
+func (x *Interceptors) admitWithoutKey(ctx context.Context, m *method, msg proto.Message) (op idem.Operation, pass bool, err error) {
+	if !x.engine.Joined() {
+		x.engine.ReportUnprotected(ctx, m.route())
+		return op, true, nil
+	}
+	if err := m.takes(msg); err != nil {
+		return op, false, err
+	}
+	op = idem.Operation{Transport: idem.TransportGRPC, Policy: m.policy}
+	op.Scope, _ = m.policy.ScopeOf(ctx) // for limits alone, so it may be unknown
+	pass, err = x.engine.Nested(ctx, &op)
+	return op, pass, err
+}
+
+// takes refuses a request message over the limit.
+func (m *method) takes(msg proto.Message) error {
+	if n := int64(proto.Size(msg)); n > m.policy.MaxRequestBody {
+		return idem.NewRefusal(idem.CodeBodyTooLarge, fmt.Errorf("request message of %d bytes, at most %d", n, m.policy.MaxRequestBody))
+	}
+	return nil
 }
 
 // parseKey takes the key from the metadata's values, or from a field.

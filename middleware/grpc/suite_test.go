@@ -14,7 +14,7 @@ func TestInterceptors(t *testing.T) {
 	t.Parallel()
 	grpctest.Run(t, grpctest.Adapter{
 		Protect: func(engine *idem.Engine, o grpctest.Options) ([]grpc.ServerOption, error) {
-			x, err := idemgrpc.New(engine, []idem.Policy{o.Policy}, idemgrpc.Config{Replay: o.Replay})
+			x, err := idemgrpc.New(engine, []idem.Policy{o.Policy}, idemgrpc.Config{Replay: o.Replay, OptionalKey: o.OptionalKey})
 			if err != nil {
 				return nil, err
 			}

@@ -1,12 +1,22 @@
 package idemgrpc_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 )
+
+// tokens are policies for issued tokens.
+func tokens(policies []idem.Policy) []idem.Policy {
+	policies = slices.Clone(policies)
+	for i := range policies {
+		policies[i].IssuedTokens = true
+	}
+	return policies
+}
 
 func TestWiringErrors(t *testing.T) {
 	t.Parallel()
@@ -35,6 +45,12 @@ func TestWiringErrors(t *testing.T) {
 		"a stream of requests":    {b.policyOf(uploadMethod), nil, "streams requests"},
 		"exempt and protected":    {ok, with(idemgrpc.Config{Exempt: []string{transferMethod}}), "exempt"},
 		"exempt nonsense":         {ok, with(idemgrpc.Config{Exempt: []string{"Transfer"}}), "exempt"},
+		"optional nonsense":       {ok, with(idemgrpc.Config{OptionalKey: []string{"Transfer"}}), "optional key"},
+		"optional, not protected": {ok, with(idemgrpc.Config{OptionalKey: []string{payoutMethod}}), "not protected"},
+		"optional and exempt":     {ok, with(idemgrpc.Config{OptionalKey: []string{balanceMethod}, Exempt: []string{balanceMethod}}), "not protected"},
+		"an optional token":       {tokens(ok), with(idemgrpc.Config{OptionalKey: []string{transferMethod}}), "issued tokens"},
+		"optional tokens":         {tokens(ok), with(idemgrpc.Config{OptionalKey: []string{"/wallet.v1.WalletService/*"}}), "issued tokens"},
+		"optional tokens of all":  {tokens([]idem.Policy{b.policy}), with(idemgrpc.Config{OptionalKey: []string{"/wallet.v1.WalletService/*"}}), "issued tokens"},
 		"no such field":           {ok, with(idemgrpc.Config{KeyField: "nonce"}), "string field"},
 		"a field that is no text": {ok, with(idemgrpc.Config{KeyField: "amount"}), "string field"},
 		"metadata that is binary": {ok, with(idemgrpc.Config{MetadataKey: "key-bin"}), "metadata"},

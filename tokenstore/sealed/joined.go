@@ -47,6 +47,11 @@ func (j *Joined) BeginJoined(ctx context.Context, id driver.KeyID, req driver.Jo
 	return begin, err
 }
 
+// BeginWithoutKey is that of the wrapped store, because nothing is stored of the response.
+func (j *Joined) BeginWithoutKey(ctx context.Context, handlerTimeout time.Duration) (driver.JoinedTx, error) {
+	return j.joined.BeginWithoutKey(ctx, handlerTimeout)
+}
+
 // Held is that of the wrapped store.
 func (j *Joined) Held(ctx context.Context, id driver.KeyID) (bool, error) {
 	return j.joined.Held(ctx, id)

@@ -42,8 +42,9 @@ var calls = map[string]func(ctx context.Context, j *Joined) error{
 		_, err := j.BeginJoined(ctx, driver.KeyID{}, driver.JoinedRequest{})
 		return err
 	},
-	"Held":  func(ctx context.Context, j *Joined) error { _, err := j.Held(ctx, driver.KeyID{}); return err },
-	"Probe": func(ctx context.Context, j *Joined) error { _, err := j.Probe(ctx, driver.KeyID{}); return err },
+	"BeginWithoutKey": func(ctx context.Context, j *Joined) error { _, err := j.BeginWithoutKey(ctx, 0); return err },
+	"Held":            func(ctx context.Context, j *Joined) error { _, err := j.Held(ctx, driver.KeyID{}); return err },
+	"Probe":           func(ctx context.Context, j *Joined) error { _, err := j.Probe(ctx, driver.KeyID{}); return err },
 	"Bind": func(ctx context.Context, j *Joined) error {
 		_, err := j.Bind(ctx, driver.KeyID{}, driver.Fingerprint{}, time.Hour)
 		return err
@@ -88,6 +89,9 @@ func (failing) Replicas(ctx context.Context) (attached, wanted int, err error) {
 }
 func (failing) BeginJoined(ctx context.Context, _ driver.KeyID, _ driver.JoinedRequest) (begin driver.JoinedBegin, err error) {
 	return begin, ctx.Err()
+}
+func (failing) BeginWithoutKey(ctx context.Context, _ time.Duration) (driver.JoinedTx, error) {
+	return nil, ctx.Err()
 }
 func (failing) Held(ctx context.Context, _ driver.KeyID) (bool, error) { return false, ctx.Err() }
 func (failing) Probe(ctx context.Context, _ driver.KeyID) (rec driver.Record, err error) {

@@ -187,10 +187,8 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 		rules.Remember(&promised, from, from.Settled) // without the time of the database, the whole time of a released key counts
 		req.ResultTTL, req.KeyTTL = promised.ResultTTL, promised.KeyTTL
 	}
-	t = &joinedTx{joined: j, id: id, req: req, idle: j.idle}
-	if req.HandlerTimeout > 0 {
-		t.idle = max(j.idle, req.HandlerTimeout+idleMargin)
-	}
+	t = j.newTx(req.HandlerTimeout)
+	t.id, t.req = id, req
 	p := pending{id: id, req: req, next: 1, idle: t.idle, free: free}
 	if from != nil {
 		p.next = from.Attempt.Number + 1
@@ -234,6 +232,15 @@ func (j *Joined) tryBegin(ctx context.Context, id driver.KeyID, req driver.Joine
 
 // idleMargin is what the database adds to the deadline of a handler.
 const idleMargin = 10 * time.Second
+
+// newTx is a transaction that has not begun.
+func (j *Joined) newTx(handlerTimeout time.Duration) *joinedTx {
+	t := &joinedTx{joined: j, idle: j.idle}
+	if handlerTimeout > 0 {
+		t.idle = max(j.idle, handlerTimeout+idleMargin)
+	}
+	return t
+}
 
 // beginsLater reports whether the statement that takes the key also begins the transaction.
 func beginsLater(s Session) bool {

@@ -12,9 +12,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 )
 
-// joinedTx is the transaction of one attempt.
+// joinedTx is the transaction of one attempt, or of a request without a key.
 type joinedTx struct {
 	joined  *Joined
+	keyless bool // it has no record
 	id      driver.KeyID
 	req     driver.JoinedRequest
 	attempt driver.Attempt
@@ -52,6 +53,9 @@ const cleanUpTimeout = 2 * time.Second
 
 // Commit makes the record completed and commits the transaction. [driver.JoinedTx] has the errors.
 func (t *joinedTx) Commit(ctx context.Context, s driver.Settlement) error {
+	if t.keyless {
+		return t.commit(ctx, nil)
+	}
 	var response []byte
 	if s.Response != nil {
 		var err error
@@ -62,9 +66,14 @@ func (t *joinedTx) Commit(ctx context.Context, s driver.Settlement) error {
 	if n := len(response); n > t.joined.longest {
 		return fmt.Errorf("tokenstore/sql: commit: %w: it has %d bytes, and the database takes %d", driver.ErrResponseInvalid, n, t.joined.longest)
 	}
-	t.back(ctx)
-	sent, err := t.conclude(ctx, &completion{settlement: s.ID, response: response,
+	return t.commit(ctx, &completion{settlement: s.ID, response: response,
 		resultTTL: wholeMicros(max(s.ResultTTL, t.req.ResultTTL)), keyTTL: wholeMicros(max(s.KeyTTL, s.ResultTTL, t.req.KeyTTL, t.req.ResultTTL))})
+}
+
+// commit commits what the record becomes by c with what the handler has written. c is nil without a record.
+func (t *joinedTx) commit(ctx context.Context, c *completion) error {
+	t.back(ctx)
+	sent, err := t.conclude(ctx, c)
 	if !sent {
 		return t.fail(ctx, err)
 	}
@@ -119,10 +128,13 @@ func (t *joinedTx) fail(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, driver.ErrSwallowed):
 		return err
+	case errors.Is(err, sql.ErrTxDone) && t.keyless && databaseSQL(t.session) != nil && !t.joined.dialect.File:
+		return fmt.Errorf("%w: %w", driver.ErrEscaped, ErrHandlerEnded) // no record has refused a COMMIT
 	case errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("%w: %w", driver.ErrSwallowed, ErrHandlerEnded)
 	case t.Conflict(err):
 		return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrConflict, err)
+	case t.keyless && errors.Is(err, errConnectionLost): // which hides a COMMIT of the handler, and no record tells of it
 	case errors.Is(err, ErrInUse), t.joined.dialect.Spoken(err):
 		return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrRolledBack, err)
 	}
@@ -172,12 +184,17 @@ func (t *joinedTx) Check(ctx context.Context) (time.Duration, error) {
 }
 
 // intact looks for the record of the attempt in the transaction. It does not notice DDL on MySQL,
-// because it leaves the savepoint and those of the handler alone.
+// because it leaves the savepoint and those of the handler alone. Without a record it notices only a lost connection there.
 func (t *joinedTx) intact(ctx context.Context) error {
+	statement, args, missing := t.joined.joined.intact, []any{t.id[:], t.attempt.Nonce[:]}, errNoRecord
+	if t.keyless {
+		statement, args = t.joined.guard.intact(t)
+		missing = errOtherTransaction
+	}
 	var n int
-	err := t.session.QueryRow(ctx, t.joined.joined.intact, []any{t.id[:], t.attempt.Nonce[:]}, &n)
+	err := t.session.QueryRow(ctx, statement, args, &n)
 	if err == nil && n != 1 {
-		return errNoRecord
+		return missing
 	}
 	return err
 }

@@ -23,6 +23,8 @@ type compounds struct {
 	insert compound // takes a key without a record, or returns its record and begins nothing
 	update compound // takes the key of a record that lets an attempt start
 	end    compound
+	begin  compound // without a record
+	commit compound
 }
 
 // notOneRow is the number of the error if a statement inside has not changed one row. No server has it.
@@ -34,23 +36,27 @@ func newCompounds(j *Joined, g *mysqlGuard) compounds {
 		isolation = "SET TRANSACTION ISOLATION LEVEL " + strings.ToUpper(j.isolation.String()) + "; "
 	}
 	const oneRow = "IF ROW_COUNT() <> 1 THEN SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 45000; END IF; "
-	begin := func(take string) string {
+	begin := func(steps string) string {
 		return isolation + "START TRANSACTION; " + g.set + "LEAST(?, " + g.idle + "); " +
 			// A session in which this fails is as before.
 			"BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; " + g.undo + "; RESIGNAL; END; " +
-			"?" + take + "; " + oneRow + "SAVEPOINT ?; END; " +
+			steps + "SAVEPOINT ?; END; " +
 			// It reads no table. Otherwise the handler would see the data of this time, and not of its first statement.
 			"SELECT CONNECTION_ID(), " + mysqlServer + ", @@SESSION.wait_timeout, " + j.dialect.Clock + ", NULL, 0" + strings.Repeat(", NULL", len(columns)) + "; "
 	}
+	take := func(statement string) string { return "?" + statement + "; " + oneRow }
+	const commit = "SET @idem_step = '? committing'; COMMIT AND NO CHAIN NO RELEASE; "
 	return compounds{
 		// The condition of an IF would wait for a lock of the row, and SELECT … INTO does not.
 		insert: newCompound("BEGIN NOT ATOMIC DECLARE idem_there INT; " + j.names.sql("SELECT count(*) INTO idem_there FROM {records} WHERE k = ?; "+
 			"IF idem_there THEN SELECT 0, '', 0, "+ofRecord+" FROM {records} AS r WHERE r.k = ?; ") +
-			"ELSE " + begin(j.joined.insert) + "END IF; END"),
-		update: newCompound("BEGIN NOT ATOMIC " + begin(j.joined.update) + "END"),
+			"ELSE " + begin(take(j.joined.insert)) + "END IF; END"),
+		update: newCompound("BEGIN NOT ATOMIC " + begin(take(j.joined.update)) + "END"),
 		// An error tells by the variable how far the server has come.
 		end: newCompound("BEGIN NOT ATOMIC RELEASE SAVEPOINT ?; SET @idem_step = '? released'; " + j.joined.complete + "; " + oneRow +
-			"SET @idem_step = '? committing'; COMMIT AND NO CHAIN NO RELEASE; " + g.undo + "; END"),
+			commit + g.undo + "; END"),
+		begin:  newCompound("BEGIN NOT ATOMIC " + begin("") + "END"),
+		commit: newCompound("BEGIN NOT ATOMIC RELEASE SAVEPOINT ?; " + commit + g.undo + "; END"),
 	}
 }
 
@@ -134,14 +140,8 @@ func (g *mysqlGuard) takeAtOnce(ctx context.Context, t *joinedTx, s *compoundSes
 		return false, nil
 	case err == nil:
 		t.started = time.UnixMicro(p.seen.now).UTC()
-		t.idle = min(t.idle, time.Duration(seen.idle)*time.Second)
-		s.interrupt = func(ctx context.Context) error { return g.killQuery(ctx, seen) }
-		if err = s.begun(ctx); err != nil {
-			t.unfit = true
-			return false, err
-		}
-		t.state = true
-		return true, nil
+		err = g.hasBegun(ctx, t, s, seen)
+		return err == nil, err
 	case fault == sqldialect.Busy, fault == sqldialect.Duplicate, fault == sqldialect.Conflict, fault == sqldialect.ReadOnly:
 		return false, err
 	}
@@ -152,14 +152,40 @@ func (g *mysqlGuard) takeAtOnce(ctx context.Context, t *joinedTx, s *compoundSes
 	return false, err
 }
 
+// hasBegun notes the transaction that a statement has begun.
+func (g *mysqlGuard) hasBegun(ctx context.Context, t *joinedTx, s *compoundSession, seen mysqlLook) error {
+	g.note(t, s.sqlSession, seen)
+	if err := s.begun(ctx); err != nil {
+		t.unfit = true
+		return err
+	}
+	t.state = true
+	return nil
+}
+
+// beginAtOnce is begin with everything that comes before.
+func (g *mysqlGuard) beginAtOnce(ctx context.Context, t *joinedTx, s *compoundSession) error {
+	var seen mysqlLook
+	statement := g.compounds.begin.with(int((t.idle+time.Second-1)/time.Second), t.savepoint())
+	if err := s.conn.QueryRowContext(ctx, statement).Scan(seen.targets(new(found))...); err != nil {
+		t.unfit = true // the server may not have cleaned up
+		return err
+	}
+	return g.hasBegun(ctx, t, s, seen)
+}
+
 func (g *mysqlGuard) completeAndCommit(ctx context.Context, t *joinedTx, c *completion) (able, sent bool, err error) {
 	s, ok := t.session.(*compoundSession)
 	if !ok || s.stuck != nil {
 		return false, false, nil
 	}
 	savepoint := t.savepoint()
-	args := append([]any{savepoint, savepoint}, t.completeArgs(c)...)
-	sent, err = s.end(ctx, g.compounds.end.with(append(args, savepoint)...))
+	statement := g.compounds.commit.with(savepoint, savepoint)
+	if c != nil {
+		args := append([]any{savepoint, savepoint}, t.completeArgs(c)...)
+		statement = g.compounds.end.with(append(args, savepoint)...)
+	}
+	sent, err = s.end(ctx, statement)
 	switch number := sqldialect.MySQLNumber(err); {
 	case err == nil:
 		t.state = nil // the session is as before

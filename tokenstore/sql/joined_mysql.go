@@ -79,8 +79,7 @@ func (g *mysqlGuard) before(ctx context.Context, t *joinedTx, p *pending) (held 
 		return false, err
 	}
 	t.started = time.UnixMicro(p.seen.now).UTC()
-	t.idle = min(t.idle, time.Duration(seen.idle)*time.Second) // a shorter limit of the DBA stays
-	s.interrupt = func(ctx context.Context) error { return g.killQuery(ctx, seen) }
+	g.note(t, s, seen)
 	return false, nil
 }
 
@@ -122,6 +121,42 @@ func (g *mysqlGuard) killQuery(ctx context.Context, seen mysqlLook) error {
 	return err
 }
 
+func (g *mysqlGuard) begin(ctx context.Context, t *joinedTx) error {
+	if s, ok := t.session.(*compoundSession); ok {
+		return g.beginAtOnce(ctx, t, s)
+	}
+	s := databaseSQL(t.session)
+	var seen mysqlLook
+	err := s.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), "+mysqlServer+", "+g.idle).Scan(&seen.thread, &seen.server, &seen.idle)
+	if err == nil {
+		g.note(t, s, seen)
+		err = t.session.Begin(ctx, g.joined.isolation)
+	}
+	if err == nil {
+		err = g.ready(ctx, t)
+	}
+	if err == nil {
+		_, err = t.tx().ExecContext(ctx, "SAVEPOINT "+t.savepoint())
+	}
+	return err
+}
+
+// note notes what a look at a connection has seen.
+func (g *mysqlGuard) note(t *joinedTx, s *sqlSession, seen mysqlLook) {
+	t.idle = min(t.idle, time.Duration(seen.idle)*time.Second) // a shorter limit of the DBA stays
+	s.interrupt = func(ctx context.Context) error { return g.killQuery(ctx, seen) }
+}
+
+// ready sets the session. This comes after BEGIN, which would be read-only otherwise, and it
+// commits nothing.
+func (g *mysqlGuard) ready(ctx context.Context, t *joinedTx) error {
+	t.state = true
+	_, err := t.tx().ExecContext(ctx, g.set+strconv.Itoa(int((t.idle+time.Second-1)/time.Second)))
+	return err
+}
+
+func (g *mysqlGuard) intact(*joinedTx) (statement string, args []any) { return "SELECT 1", nil }
+
 func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
 	if t.state != true {
 		return nil
@@ -137,15 +172,12 @@ func (g *mysqlGuard) held(ctx context.Context, id driver.KeyID) (bool, error) {
 	return false, err
 }
 
-// take first sets the session. This comes after BEGIN, which would be read-only otherwise, and it
-// commits nothing.
 func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error) {
 	if s, ok := t.session.(*compoundSession); ok {
 		taken, err := g.takeAtOnce(ctx, t, s, p, from)
 		return taken, false, err
 	}
-	t.state = true
-	if _, err := t.tx().ExecContext(ctx, g.set+strconv.Itoa(int((t.idle+time.Second-1)/time.Second))); err != nil {
+	if err := g.ready(ctx, t); err != nil {
 		return false, false, err
 	}
 	text, args := g.joined.joined.insert, g.joined.insertArgs(p)
@@ -220,6 +252,8 @@ func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) e
 		return err
 	case err != nil:
 		return g.lost(ctx, t, err, false)
+	case c == nil:
+		return nil
 	}
 	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
 	if err == nil && n != 1 {

@@ -33,6 +33,8 @@ type postgresGuard struct {
 	keys   int64  // tells the advisory locks of this table from those of others
 	insert string // takes a key without a record
 	only   string // completes a record, or fails if it is not there
+	plain  string // begins without a record
+	first  string // fails if the transaction is not that one
 
 	pooled atomic.Bool // no session keeps a lock
 }
@@ -73,7 +75,7 @@ func newPostgresGuard(ctx context.Context, j *Joined) (guard, error) {
 			"CASE WHEN NOT s.free THEN false WHEN s.own THEN pg_catalog.pg_try_advisory_lock(s.k) ELSE pg_catalog.pg_try_advisory_xact_lock(s.k) END AS ok, " +
 			"pg_catalog.set_config('idle_in_transaction_session_timeout', s.idle::text, true) AS idle_set " +
 			"FROM (SELECT pg_catalog.pg_backend_pid() AS pid, pg_catalog.pg_backend_pid() = ?::bigint AS own, ?::bigint AS k, " +
-			"least(?::bigint, nullif(extract(epoch from pg_catalog.current_setting('idle_in_transaction_session_timeout')::interval) * 1000, 0))::bigint AS idle, "
+			shorterIdle + " AS idle, "
 		anyway = "true AS free) s), taken AS ("
 		unless = "NOT EXISTS (SELECT FROM r) AS free) s), taken AS (" // nothing is locked for a record that is there
 		// The start of the attempt, and for how long the statement has run.
@@ -96,7 +98,36 @@ func newPostgresGuard(ctx context.Context, j *Joined) (guard, error) {
 		"INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
 		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bigint, ?::bigint, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
 		"FROM (SELECT {clock} AS t) now, l WHERE l.ok ON CONFLICT DO NOTHING" + returning + result + ", " + ofRecord + alone + " LEFT JOIN r ON true")
+	// It has a number from the start on, by which it can be told from others.
+	g.plain = j.dialect.Statement("SELECT s.pid, s.idle, pg_catalog.set_config('idle_in_transaction_session_timeout', s.idle::text, true), pg_catalog.pg_current_xact_id()::text " +
+		"FROM (SELECT pg_catalog.pg_backend_pid() AS pid, " + shorterIdle + " AS idle) s")
+	g.first = j.dialect.Statement("SELECT 1 / (" + sameTransaction + ")::integer, " + j.dialect.Durably("true"))
 	return g, nil
+}
+
+const (
+	// shorterIdle is the time-out of an idle transaction, in milliseconds. A shorter one of the DBA stays.
+	shorterIdle = "least(?::bigint, nullif(extract(epoch from pg_catalog.current_setting('idle_in_transaction_session_timeout')::interval) * 1000, 0))::bigint"
+	// sameTransaction reports whether the transaction is the one with a number.
+	sameTransaction = "coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text = ?, false)"
+)
+
+func (g *postgresGuard) begin(ctx context.Context, t *joinedTx) (err error) {
+	s := &postgresState{}
+	t.state = s
+	var idle int64
+	args, to := []any{t.idle.Milliseconds()}, []any{&s.pid, &idle, new(any), &s.xid}
+	if pipelined, ok := t.session.(PipelinedSession); ok {
+		err = pipelined.BeginRow(ctx, g.joined.isolation, g.plain, args, to...)
+	} else if err = t.session.Begin(ctx, g.joined.isolation); err == nil {
+		err = t.session.QueryRow(ctx, g.plain, args, to...)
+	}
+	t.idle = time.Duration(idle) * time.Millisecond
+	return err
+}
+
+func (g *postgresGuard) intact(t *joinedTx) (statement string, args []any) {
+	return g.joined.dialect.Statement("SELECT (" + sameTransaction + ")::integer"), []any{t.state.(*postgresState).xid}
 }
 
 func (g *postgresGuard) claim(driver.KeyID) bool { return true }

@@ -33,7 +33,7 @@ func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error {
 	return err
 }
 
-var errOtherTransaction = fmt.Errorf("%w: the transaction is not the one that took the key", driver.ErrEscaped)
+var errOtherTransaction = fmt.Errorf("%w: the transaction is not the first one any more", driver.ErrEscaped)
 
 // status is that of the session. The error wraps driver.ErrEscaped if the transaction has ended, is
 // sql.ErrTxDone if the handler ended it by the methods of its type, and wraps ErrInUse if
@@ -84,8 +84,12 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	if err != nil {
 		return err
 	}
+	statement := g.joined.joined.complete
+	if c == nil {
+		statement = g.first
+	}
 	found := g.lookLater(ctx, t)
-	err = t.session.QueryRow(ctx, g.joined.joined.complete, args, new(any), new(any))
+	err = t.session.QueryRow(ctx, statement, args, new(any), new(any))
 	if errors.Is(err, sql.ErrNoRows) {
 		err = errNoRecord
 	}
@@ -101,8 +105,12 @@ func (g *postgresGuard) completeAndCommit(ctx context.Context, t *joinedTx, c *c
 	if err != nil {
 		return true, false, err
 	}
+	statement, to := g.only, []any{new(int)}
+	if c == nil {
+		statement, to = g.first, append(to, new(any))
+	}
 	found := g.lookLater(ctx, t)
-	skipped, err := session.RowCommit(ctx, g.only, args, new(int))
+	skipped, err := session.RowCommit(ctx, statement, args, to...)
 	another := found()
 	if !skipped {
 		s := t.state.(*postgresState)
@@ -110,9 +118,6 @@ func (g *postgresGuard) completeAndCommit(ctx context.Context, t *joinedTx, c *c
 			s.lock = lockFree
 		}
 		return true, true, err
-	}
-	if sqldialect.SQLState(err) == "22012" { // division_by_zero
-		err = errNoRecord
 	}
 	return true, false, g.completed(t, err, another)
 }
@@ -122,11 +127,20 @@ func (g *postgresGuard) mayComplete(ctx context.Context, t *joinedTx, c *complet
 	if _, err := g.status(ctx, t); err != nil {
 		return nil, err
 	}
+	if c == nil {
+		return []any{t.state.(*postgresState).xid}, nil
+	}
 	return append(t.completeArgs(c), t.state.(*postgresState).lock == lockHeld, g.lock(t.id)), nil
 }
 
 // completed says what an error of that statement means. another says that the session was in another transaction.
 func (g *postgresGuard) completed(t *joinedTx, err error, another bool) error {
+	if sqldialect.SQLState(err) == "22012" { // division_by_zero
+		err = errNoRecord
+		if t.keyless {
+			err = errOtherTransaction
+		}
+	}
 	switch {
 	case err == nil:
 		t.state.(*postgresState).lock = lockFree

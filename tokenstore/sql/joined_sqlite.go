@@ -84,6 +84,15 @@ func (g *sqliteGuard) before(ctx context.Context, t *joinedTx, _ *pending) (bool
 	return false, nil
 }
 
+func (g *sqliteGuard) begin(ctx context.Context, t *joinedTx) error {
+	if _, err := g.before(ctx, t, nil); err != nil {
+		return err
+	}
+	return t.session.Begin(ctx, g.joined.isolation)
+}
+
+func (g *sqliteGuard) intact(*joinedTx) (statement string, args []any) { return "SELECT 1", nil }
+
 func (g *sqliteGuard) after(ctx context.Context, t *joinedTx) error {
 	if t.state == nil {
 		return nil
@@ -177,12 +186,19 @@ func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) 
 	if err := attached(name, err); err != nil {
 		return err
 	}
-	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
-	if refusedByHook(err) || err == nil && n != 1 { // the transaction had ended, and this would commit by itself
+	statement, args, want := touchesNothing, []any(nil), int64(0)
+	if c != nil {
+		statement, args, want = g.joined.joined.complete, t.completeArgs(c), 1
+	}
+	n, err := t.execTx(ctx, g.joined.names.sql(statement), args...)
+	if refusedByHook(err) || err == nil && n != want { // the transaction had ended, and this would commit by itself
 		return fmt.Errorf("%w: the transaction had been rolled back", driver.ErrSwallowed)
 	}
 	return err
 }
+
+// touchesNothing writes, and changes no row. Without a transaction it would commit by itself.
+const touchesNothing = "UPDATE {records} SET rev = rev WHERE k = x''"
 
 func (g *sqliteGuard) commit(ctx context.Context, t *joinedTx) error {
 	t.state.(*commitGate).allowed.Store(true)

@@ -78,6 +78,8 @@ type guard interface {
 	// whether another transaction has the key, if it can tell without waiting. It may have p see the record of the key.
 	before(ctx context.Context, t *joinedTx, p *pending) (held bool, err error)
 	after(ctx context.Context, t *joinedTx) error
+	// begin readies a connection and begins a transaction without a record.
+	begin(ctx context.Context, t *joinedTx) error
 	// take runs the statement that takes the key. from is nil for an INSERT.
 	take(ctx context.Context, t *joinedTx, p *pending, from *driver.Record) (taken, waited bool, err error)
 	// escaped looks before a rollback whether the handler has ended the transaction. The error wraps
@@ -86,11 +88,15 @@ type guard interface {
 	// rollBack rolls back a transaction that is not to be committed. The error wraps driver.ErrEscaped if the
 	// database tells that it has kept some of it. The caller ignores any other one and rolls back again.
 	rollBack(ctx context.Context, t *joinedTx) error
+	// intact is a statement that counts 1 in the transaction without a record, and nothing in another one, as far as
+	// the database tells.
+	intact(t *joinedTx) (statement string, args []any)
 	// completeAndCommit is complete and commit in one round trip. able is false if the session cannot do that, or has not
 	// done it because a goroutine of the handler is in a statement. If sent is true, an error is that of COMMIT.
 	completeAndCommit(ctx context.Context, t *joinedTx, c *completion) (able, sent bool, err error)
 	// complete makes the record completed. The error wraps driver.ErrEscaped or driver.ErrSwallowed
-	// if the transaction is not the one that took the key, and nothing is committed.
+	// if the transaction is not the one that took the key, and nothing is committed. Without a record c is nil, and it
+	// only confirms that the transaction is the first one.
 	complete(ctx context.Context, t *joinedTx, c *completion) error
 	// commit commits in limited time.
 	commit(ctx context.Context, t *joinedTx) error

@@ -66,9 +66,14 @@ func (l *ledger) conflict() bool {
 
 // refuse makes COMMIT fail, as a deferred constraint does.
 func (l *ledger) refuse() {
+	l.refuseWith(errors.Join(driver.ErrRolledBack, errors.New("a deferred constraint")))
+}
+
+// refuseWith makes COMMIT fail with an error.
+func (l *ledger) refuseWith(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.commit = errors.Join(driver.ErrRolledBack, errors.New("a deferred constraint"))
+	l.commit = err
 }
 
 func (l *ledger) payments() int {
@@ -105,6 +110,10 @@ func (l *ledger) BeginJoined(ctx context.Context, id driver.KeyID, req driver.Jo
 	return b, nil
 }
 
+func (l *ledger) BeginWithoutKey(context.Context, time.Duration) (driver.JoinedTx, error) {
+	return &ledgerTx{ledger: l}, nil
+}
+
 func (l *ledger) Held(_ context.Context, id driver.KeyID) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,9 +144,12 @@ func (tx *ledgerTx) Commit(ctx context.Context, s driver.Settlement) error {
 	if l.commit != nil {
 		return l.commit
 	}
-	res, err := l.Settle(ctx, tx.id, s)
-	if err == nil && !res.Settled {
-		err = driver.ErrRolledBack
+	var err error
+	if tx.id != (driver.KeyID{}) {
+		var res driver.SettleResult
+		if res, err = l.Settle(ctx, tx.id, s); err == nil && !res.Settled {
+			err = driver.ErrRolledBack
+		}
 	}
 	if err == nil {
 		l.paid++
@@ -159,6 +171,14 @@ func (tx *ledgerTx) Check(context.Context) (time.Duration, error) { return time.
 // Conflict takes [driver.ErrConflict] for the error of a statement.
 func (tx *ledgerTx) Conflict(err error) bool {
 	return errors.Is(err, driver.ErrConflict) && tx.ledger.conflict()
+}
+
+// LosingCommit is RefusingCommit with a database that does not answer a COMMIT.
+func LosingCommit(t testing.TB) *idem.Engine {
+	t.Helper()
+	l := newLedger(memorystore.New(), 0)
+	l.refuseWith(driver.ErrUnavailable)
+	return l.engine(t)
 }
 
 // RefusingCommit returns an engine in joined mode, in memory, whose database refuses every COMMIT,

@@ -71,7 +71,7 @@ func Run(t *testing.T, a Adapter) {
 		cases []testCase
 	}{
 		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases}, {"status", statusCases},
-		{"write", writerCases}, {"stream", streamCases}, {"early", earlyCases}, {"fail", failureCases}, {"a rejection", rejectCases}, {"doubt", doubtCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", againCases}, {"wire", wiringCases}, {"choose", configCases},
+		{"write", writerCases}, {"stream", streamCases}, {"early", earlyCases}, {"fail", failureCases}, {"a rejection", rejectCases}, {"without a key", keylessCases}, {"doubt", doubtCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", againCases}, {"wire", wiringCases}, {"choose", configCases},
 	} {
 		for _, c := range group.cases {
 			name := group.name + "/" + c.name

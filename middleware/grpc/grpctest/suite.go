@@ -31,6 +31,9 @@ type Options struct {
 	Policy idem.Policy
 	// Replay names metadata that is stored and replayed.
 	Replay []string
+	// OptionalKey names the methods that take calls without a key, as "/package.Service/Method" or
+	// "/package.Service/*".
+	OptionalKey []string
 }
 
 // testCase is one behaviour. The bundle is the case's own.
@@ -45,7 +48,7 @@ func Run(t *testing.T, a Adapter) {
 		name  string
 		cases []testCase
 	}{
-		{"replay", replayCases}, {"refuse", refusalCases}, {"doubt", doubtCases}, {"settle", settleCases}, {"joined", joinedCases}, {"services", serviceCases},
+		{"replay", replayCases}, {"refuse", refusalCases}, {"doubt", doubtCases}, {"settle", settleCases}, {"joined", joinedCases}, {"without a key", keylessCases}, {"services", serviceCases},
 	} {
 		for _, c := range group.cases {
 			t.Run(group.name+"/"+c.name, func(t *testing.T) {

@@ -65,6 +65,16 @@ func Relayed[C ~string](code C) error {
 	return fmt.Errorf("%w: %s", errRelayed, code)
 }
 
+// TooLong returns the refusal of a request that has succeeded, and whose response is too long to be held until
+// that was known.
+func TooLong(err error, keyed bool) *idem.Refusal {
+	r := idem.NewRefusal(idem.CodeResultUnavailable, err)
+	if !keyed {
+		r.Advice = "The operation was completed, and its result is too long to be sent. Do not send the request again."
+	}
+	return r
+}
+
 // ComeBack returns the refusal of a request whose handler asked the client to come back after a
 // pause. 0 means that it did not ask.
 func ComeBack(r *idem.Refusal, pause time.Duration) *idem.Refusal {

@@ -22,12 +22,12 @@ import (
 )
 
 // Key returns the key of a new logical call. Inside of an execution it is the key that
-// the execution sends to the system called name, elsewhere a random one. request returns a
+// the execution sends to the system called name. Elsewhere, and if the execution is of a request without a key, it is a random one. request returns a
 // hash of the call, and is called inside of an execution only. A second call with this name has
 // to have the same hash. A nil request leaves that to [Claim]. After an error nothing may be sent.
 func Key(ctx context.Context, name string, request func() ([sha256.Size]byte, error)) (string, error) {
-	if _, inside := idem.FromContext(ctx); !inside {
-		return uuid.New(), nil
+	if _, inside := idem.FromContext(ctx); !inside { // also for a request without a key
+		return uuid.New(), Gate(ctx)
 	}
 	if request == nil {
 		key, err := idem.DownstreamKey(ctx, name)
