@@ -55,7 +55,11 @@ func (c *config) validate() error {
 // Option configures an [Engine]. A nil Option is ignored.
 type Option func(*config)
 
-// ConfiguresEngine lets functions such as sqlstore.Join and idemredis.New take options of several kinds. It does nothing.
+// SetupOption configures a function that makes an engine together with its lock and its store, such as sqlstore.Join or idemredis.New.
+// Every [Option] is one, and so are the options of locks and stores that the function makes. It refuses others. A nil option is ignored.
+type SetupOption interface{ ConfiguresEngine() }
+
+// ConfiguresEngine makes it a [SetupOption]. It does nothing.
 func (Option) ConfiguresEngine() {}
 
 // WithObserver reports every event to fn. Several observers are called in their order. A nil fn

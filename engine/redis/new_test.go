@@ -51,12 +51,9 @@ func TestNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client, prefix := connect(t, start(t)), redisstore.WithPrefix(testserver.KeyPrefix(t))
-			enginetest.Run(t, "Redis alone", func(t *testing.T, opts ...idem.Option) (*idem.Engine, error) {
-				all := []idemredis.Option{quiet, prefix, nil, redislock.WithTTL(5 * time.Second)}
-				for _, opt := range opts {
-					all = append(all, opt)
-				}
-				return idemredis.New(t.Context(), client, all...)
+			enginetest.Run(t, "Redis alone", func(t *testing.T, opts ...idem.SetupOption) (*idem.Engine, error) {
+				opts = append(opts, quiet, prefix, nil, redislock.WithTTL(5*time.Second))
+				return idemredis.New(t.Context(), client, opts...)
 			})
 		})
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 // Option configures [New]. Every [idem.Option], [sqlstore.Option] and [sqllock.Option] is one, and so are [WithLogger] and
-// sealed.Responses. A nil option is ignored.
-type Option interface{ ConfiguresEngine() }
+// sealed.Responses.
+type Option = idem.SetupOption
 
 type logger struct{ log *slog.Logger }
 

@@ -17,8 +17,8 @@ import (
 )
 
 // Option configures [New]. Every [idem.Option] and [redisstore.Option] is one, and so are the options of this package and
-// sealed.Responses. A nil option is ignored.
-type Option interface{ ConfiguresEngine() }
+// sealed.Responses.
+type Option = idem.SetupOption
 
 type option func(*config)
 

@@ -90,12 +90,9 @@ func TestNew(t *testing.T) {
 		t.Run(row, func(t *testing.T) {
 			t.Parallel()
 			config, client, prefix := ensemble(t), connect(t, testserver.SharedRedis(t)), redisstore.WithPrefix(testserver.KeyPrefix(t))
-			enginetest.Run(t, row, func(t *testing.T, opts ...idem.Option) (*idem.Engine, error) {
-				all := []idemzk.Option{markers, prefix, nil}
-				for _, opt := range opts {
-					all = append(all, opt)
-				}
-				return idemzk.New(t.Context(), config, client, all...)
+			enginetest.Run(t, row, func(t *testing.T, opts ...idem.SetupOption) (*idem.Engine, error) {
+				opts = append(opts, markers, prefix, nil)
+				return idemzk.New(t.Context(), config, client, opts...)
 			})
 		})
 	}

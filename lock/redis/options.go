@@ -28,7 +28,7 @@ type config struct {
 	evictionEvery time.Duration
 }
 
-// ConfiguresEngine makes it an option of idemredis.New. It does nothing.
+// ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
 func (Option) ConfiguresEngine() {}
 
 // WithPrefix sets the prefix of all keys. "idem" by default. Lockers with different

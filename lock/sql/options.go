@@ -34,7 +34,7 @@ type config struct {
 	cleanEvery time.Duration
 }
 
-// ConfiguresEngine makes it an option of idemsql.New. It does nothing.
+// ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
 func (Option) ConfiguresEngine() {}
 
 // WithSchema finds the tables in a schema of PostgreSQL or in a database of MySQL. By default they

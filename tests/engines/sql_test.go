@@ -43,12 +43,9 @@ func TestNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, db := scratch.Database(t, server(t))
-			enginetest.Run(t, "locks and records in PostgreSQL", func(t *testing.T, opts ...idem.Option) (*idem.Engine, error) {
-				all := []idemsql.Option{quiet, nil, sqllock.WithTTL(5 * time.Second)}
-				for _, opt := range opts {
-					all = append(all, opt)
-				}
-				return idemsql.New(t.Context(), db.Write, db.Dialect, all...)
+			enginetest.Run(t, "locks and records in PostgreSQL", func(t *testing.T, opts ...idem.SetupOption) (*idem.Engine, error) {
+				opts = append(opts, quiet, nil, sqllock.WithTTL(5*time.Second))
+				return idemsql.New(t.Context(), db.Write, db.Dialect, opts...)
 			})
 		})
 	}

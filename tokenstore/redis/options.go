@@ -50,7 +50,7 @@ type config struct {
 	clockChanged func(context.Context, ClockChange)
 }
 
-// ConfiguresEngine makes it an option of idemredis.New and idemzk.New. It does nothing.
+// ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
 func (Option) ConfiguresEngine() {}
 
 // PrefixOf returns the prefix of a store with some options, for locks that have to be next to its records.

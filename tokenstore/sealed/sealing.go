@@ -18,7 +18,7 @@ type Sealing struct {
 // the keys.
 func Responses(ring *Ring, opts ...Option) Sealing { return Sealing{ring, opts, true} }
 
-// ConfiguresEngine makes it an option of those functions. It does nothing.
+// ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
 func (Sealing) ConfiguresEngine() {}
 
 // Over returns a store that seals, or the same store without sealing.

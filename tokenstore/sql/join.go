@@ -10,12 +10,12 @@ import (
 )
 
 // JoinOption configures [Join]. Every [Option], [JoinedOption] and [idem.Option] is one.
-type JoinOption interface{ ConfiguresEngine() }
+type JoinOption = idem.SetupOption
 
-// ConfiguresEngine makes it a [JoinOption], and an option of idemsql.New. It does nothing.
+// ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
 func (Option) ConfiguresEngine() {}
 
-// ConfiguresEngine makes it a [JoinOption]. It does nothing.
+// ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
 func (JoinedOption) ConfiguresEngine() {}
 
 // Join returns an engine whose records commit together with what the handlers write to a database

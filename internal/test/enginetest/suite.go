@@ -18,7 +18,7 @@ import (
 )
 
 // Open starts another instance of one service.
-type Open func(t *testing.T, opts ...idem.Option) (*idem.Engine, error)
+type Open func(t *testing.T, opts ...idem.SetupOption) (*idem.Engine, error)
 
 // must opens an instance that ends with the test.
 func (open Open) must(t *testing.T) *idem.Engine {

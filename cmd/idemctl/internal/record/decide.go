@@ -117,7 +117,7 @@ func (c *decisions) whyNoLock(b *servers.Backends, domain string, retired bool) 
 	case b.ZooKeeper == nil:
 		return fmt.Errorf("%s %s, and ZooKeeper is left out: %w", domainOfLocks, name, b.NoEnsemble)
 	case servers.OfEnsemble(domain, b.ZooKeeper.Domain()):
-		return fmt.Errorf("%s %s, with locks under a root other than /lock, and idemctl does not take those", domainOfLocks, name)
+		return cli.WrongUse("%s %s, whose locks are elsewhere in the ensemble: give --lock-root %s", domainOfLocks, name, operate.OneLine(servers.RootOf(domain)))
 	}
 	return fmt.Errorf("%s %s, which is neither in --zookeeper (%s) nor in this %s; %s",
 		domainOfLocks, name, b.ZooKeeper.Domain(), b.Place(), retireHint)

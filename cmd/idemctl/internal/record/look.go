@@ -51,6 +51,8 @@ func (in *inspectors) of(rec *driver.Record) driver.LockInspector {
 		return in.sql
 	case in.zookeeper != nil && (in.redis == nil || in.ensemble.Domain() == domain):
 		return in.zookeeper
+	case in.zookeeper != nil && servers.OfEnsemble(domain, in.ensemble.Domain()): // below another --lock-root
+		return nil
 	case in.redis != nil:
 		return in.redis
 	}

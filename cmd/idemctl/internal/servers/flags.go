@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
+	idemzk "github.com/idemkeeper/idemkeeper/engine/zookeeper"
 	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 )
 
@@ -35,6 +36,7 @@ func (s *Flags) Add(f *pflag.FlagSet) {
 	f.StringVar(&s.ZooKeeper.Servers, "zookeeper", "", "ZooKeeper ensemble, as `HOST:PORT,HOST:PORT/chroot`")
 	f.DurationVar(&s.ZooKeeper.tick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers; 0 means 2s, or less for a session too short for that")
 	f.StringVar(&s.Redis.witness, "witness", "", "`PATH` of the znode where the services remember their Redis (default /idem/redis, or /idem/redis/PREFIX with another --prefix)")
+	f.StringVar(&s.ZooKeeper.root, "lock-root", "", "`PATH` of the parent of the locks of keys in ZooKeeper (default /lock, or /idem/lock/PREFIX with another --prefix)")
 	f.StringVar(&s.Redis.URL, "redis", "", "`URL` of the token store: redis://HOST:PORT or rediss:// with TLS, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
 	f.StringVar(&s.Redis.Prefix, "prefix", "idem", "`prefix` of the store's keys in Redis")
 	f.StringVar(&s.ZooKeeper.auth, "zookeeper-auth", "", "`USER:PASSWORD` (digest) of the services at ZooKeeper; better set in the environment")
@@ -59,6 +61,9 @@ func (s *Flags) Ready() error {
 	s.Redis.TLS, s.Database.files = config, s.files
 	if s.ZooKeeper.overTLS {
 		s.ZooKeeper.TLS = config
+	}
+	if s.ZooKeeper.root == "" && s.Redis.Prefix != "" { // which Redis refuses
+		s.ZooKeeper.root = idemzk.LockRoot(s.Redis.Prefix)
 	}
 	return nil
 }

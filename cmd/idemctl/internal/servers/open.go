@@ -29,10 +29,23 @@ func EachOpen(ctx context.Context, store driver.Store, q driver.OpenQuery, f fun
 	}
 }
 
-// OfEnsemble reports whether a lock domain belongs to an ensemble. own is the
-// ensemble's domain for the default root. Other roots are appended to it.
+// OfEnsemble reports whether a lock domain belongs to the ensemble of another one.
 func OfEnsemble(domain, own string) bool {
-	return domain == own || strings.HasPrefix(domain, own+"/")
+	ours, _ := splitDomain(own)
+	theirs, _ := splitDomain(domain)
+	return theirs == ours
+}
+
+// RootOf is the root of the locks of a domain.
+func RootOf(domain string) string {
+	_, root := splitDomain(domain)
+	return cmp.Or(root, "/lock")
+}
+
+// splitDomain splits a lock domain into the name of its ensemble and the root of its locks, which is "" for the default root.
+func splitDomain(domain string) (ensemble, root string) {
+	at := strings.IndexByte(domain+"/", '/')
+	return domain[:at], domain[at:]
 }
 
 // HighestFence is the highest known fence of the locks of an ensemble, which may have several roots.

@@ -19,6 +19,7 @@ type ZooKeeper struct {
 	SessionTimeout time.Duration
 	TLS            *tls.Config // nil without --zookeeper-tls
 
+	root    string // of the locks of keys
 	tick    time.Duration
 	auth    string
 	overTLS bool
@@ -45,7 +46,7 @@ func (z *ZooKeeper) Open(ctx context.Context) (client *zookeeper.Client, end fun
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err = zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: z.SessionTimeout,
+	client, err = zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot, Root: z.root, SessionTimeout: z.SessionTimeout,
 		TickTime: z.tick, Credentials: z.Credentials(), TLS: z.TLS, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("--zookeeper: %w", err)
