@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/pgxpipeline"
 	"github.com/idemkeeper/idemkeeper/internal/sqlpipeline"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx/internal/pgxpipeline"
 )
 
 // ErrHandlerEnded says that a handler called Commit of its transaction, or has ended it by a statement and

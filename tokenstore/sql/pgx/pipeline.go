@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/idemkeeper/idemkeeper/internal/pgxpipeline"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx/internal/pgxpipeline"
 )
 
 // Open is [sql.Open] for PostgreSQL, with [sqlstore.Strict] and with [Pipelined]. Handlers in joined mode keep their [sql.Tx], and a
