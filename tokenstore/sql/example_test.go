@@ -7,10 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	_ "modernc.org/sqlite"
-
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -25,7 +23,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	forWriting, forReading := sqlstore.SQLiteDSN(filepath.Join(dir, "payments.db"))
-	write, _ := sql.Open("sqlite", forWriting) // connects at its first use
+	write, _ := sql.Open("sqlite", forWriting) // the driver is modernc.org/sqlite, and connects at its first use
 	defer write.Close()
 	write.SetMaxOpenConns(1)
 	read, _ := sql.Open("sqlite", forReading)
@@ -42,16 +40,12 @@ func Example() {
 	}
 	defer store.Close()
 
-	id := idem.NewKeyID("tenant-1", "order-4711")
-	for token := range uint64(2) {
-		res, err := store.Begin(ctx, id, driver.BeginRequest{
-			Kind: driver.ClientKey, Nonce: driver.NewNonce(), Fence: driver.Fence{Domain: "here", Token: token + 1},
-		})
-		fmt.Println(res.Begun, res.Record.State, err)
+	engine, err := idem.New(memorylock.New(), store)
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
-	// Output:
-	// true pending <nil>
-	// false pending <nil>
+	defer engine.Close(ctx)
 }
 
 // A service on PostgreSQL gets its engine in one line, and a handler pays in the joined transaction.
