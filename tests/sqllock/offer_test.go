@@ -1,18 +1,23 @@
-package sqllock
+package sqllock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/test/inside"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 // onPostgres runs a test with a locker and a store on one pool.
-func onPostgres(t *testing.T, test func(t *testing.T, s *site, l *Locker, store *sqlstore.Store)) {
+func onPostgres(t *testing.T, test func(t *testing.T, s *site, l *sqllock.Locker, store *sqlstore.Store)) {
 	t.Helper()
 	onThose(t, func(b *backend) bool { return b.dialect == dialect.PostgreSQL }, func(t *testing.T, s *site) {
 		l, store := s.withStore(t)
@@ -21,7 +26,7 @@ func onPostgres(t *testing.T, test func(t *testing.T, s *site, l *Locker, store 
 }
 
 // begin offers a lock and lets the store take it.
-func begin(tb testing.TB, l *Locker, store *sqlstore.Store, req driver.LockRequest) (driver.LockOffer, driver.LockedBegin) {
+func begin(tb testing.TB, l *sqllock.Locker, store *sqlstore.Store, req driver.LockRequest) (driver.LockOffer, driver.LockedBegin) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
@@ -39,15 +44,15 @@ func begin(tb testing.TB, l *Locker, store *sqlstore.Store, req driver.LockReque
 // The clock was set back after a lock was taken. A store that finds it taken makes it end as a locker does.
 func TestLockThatAStoreFindsStaysForOneTimeToLive(t *testing.T) {
 	t.Parallel()
-	onPostgres(t, func(t *testing.T, s *site, l *Locker, store *sqlstore.Store) {
+	onPostgres(t, func(t *testing.T, s *site, l *sqllock.Locker, store *sqlstore.Store) {
 		req := request()
 		begin(t, l, store, req)
 		s.do(t, "UPDATE {locks} SET expires = expires + 900000000 WHERE k = ?", req.KeyID[:])
 		if _, res := begin(t, l, store, again(req)); !res.Locked {
 			t.Errorf("BeginLocked() = %+v, want it locked", res)
 		}
-		if left := rowOf(t, l, req.KeyID).left(); left > DefaultTTL || left < DefaultTTL/2 {
-			t.Errorf("the lock stays for %v, want at most %v", left, DefaultTTL)
+		if left := s.rowOf(t, req.KeyID).left; left > sqllock.DefaultTTL || left < sqllock.DefaultTTL/2 {
+			t.Errorf("the lock stays for %v, want at most %v", left, sqllock.DefaultTTL)
 		}
 	})
 }
@@ -56,12 +61,14 @@ func TestLockThatAStoreFindsStaysForOneTimeToLive(t *testing.T) {
 // gone.
 func TestLockThatWasLongOnItsWayIsNotTaken(t *testing.T) {
 	t.Parallel()
-	onPostgres(t, func(t *testing.T, s *site, l *Locker, store *sqlstore.Store) {
-		l = s.lockerOn(t, l.keeper.db, WithTTL(time.Hour))
+	onPostgres(t, func(t *testing.T, s *site, l *sqllock.Locker, store *sqlstore.Store) {
+		l = s.lockerOn(t, *inside.Field[*sql.DB](l, "keeper", "db"), sqllock.WithTTL(time.Hour))
 		o, res := begin(t, l, store, request())
-		late := o.(offer)
-		late.made = late.made.Add(-maxAcquire)
-		if lease, err := late.Taken(res.Record.Attempt.Fence); !errors.Is(err, driver.ErrUnavailable) {
+		late := reflect.New(reflect.TypeOf(o)) // an offer like it, made long ago
+		late.Elem().Set(reflect.ValueOf(o))
+		made := inside.Field[leaseclock.Instant](late.Interface(), "made")
+		*made = made.Add(-30 * time.Second) // that a request to take a lock has
+		if lease, err := late.Interface().(driver.LockOffer).Taken(res.Record.Attempt.Fence); !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("Taken() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 		}
 	})

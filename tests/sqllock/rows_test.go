@@ -1,6 +1,7 @@
-package sqllock
+package sqllock_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -12,19 +13,48 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/leasing"
+	"github.com/idemkeeper/idemkeeper/internal/test/inside"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
 const longTTL = 2 * time.Minute
 
+// row is that of a lock.
+type row struct {
+	owner   []byte
+	expires int64
+	left    time.Duration
+}
+
 // rowOf reads the row of a lock, or nil.
-func rowOf(tb testing.TB, l *Locker, id driver.KeyID) *row {
+func (s *site) rowOf(tb testing.TB, id driver.KeyID) *row {
 	tb.Helper()
-	r, err := l.keeper.look(context.Background(), id)
+	var r row
+	var now int64
+	err := s.db.QueryRowContext(context.Background(), s.sql("SELECT owner, expires, {clock} FROM {locks} WHERE k = ?"), id[:]).Scan(&r.owner, &r.expires, &now)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return r
+	r.left = time.Duration(r.expires-now) * time.Microsecond
+	return &r
+}
+
+// waits reports whether a statement in the database waits for a row.
+func (s *site) waits(tb testing.TB) (so bool) {
+	tb.Helper()
+	query := "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+	if s.dialect == dialect.MySQL {
+		query = "SELECT count(*) > 0 FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id " +
+			"WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
+	}
+	if err := s.db.QueryRowContext(tb.Context(), query).Scan(&so); err != nil {
+		tb.Fatal(err)
+	}
+	return so
 }
 
 func TestFenceIsTheServersTime(t *testing.T) {
@@ -57,18 +87,26 @@ func TestFenceGrowsWhenTheClockIsBehind(t *testing.T) {
 		held, free := request(), request()
 		take(t, l, held)
 		release(t, take(t, l, free))
-		s.do(t, "UPDATE {locks} SET expires = 1 WHERE k = ?", req.KeyID[:])
-		c := cleaner{keeper: l.keeper}
-		for pass := range 2 {
-			if err := c.pass(t.Context()); err != nil {
-				t.Fatalf("pass %d = %v", pass+1, err)
-			}
-			// Requests that have read the fence of the domain before the first pass are over at the second one.
-			if there := rowOf(t, l, req.KeyID) != nil; there != (pass == 0) {
-				t.Errorf("after pass %d the row is there: %v", pass+1, there)
-			}
+		s.locker(t, cleaning())
+		// The fence of the domain is raised first. Requests that have read it before are over when the row is removed.
+		tx, err := s.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if rowOf(t, l, held.KeyID) == nil || rowOf(t, l, free.KeyID) == nil {
+		defer tx.Rollback()
+		if _, err := tx.ExecContext(t.Context(), s.sql("SELECT fence FROM {domain} FOR UPDATE")); err != nil {
+			t.Fatal(err)
+		}
+		s.do(t, "UPDATE {locks} SET expires = 1 WHERE k = ?", req.KeyID[:])
+		until(t, "the cleaner raises the fence of the domain", func() bool { return s.waits(t) })
+		if s.rowOf(t, req.KeyID) == nil {
+			t.Error("the row has gone before the fence of the domain was raised")
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the row is removed", func() bool { return s.rowOf(t, req.KeyID) == nil })
+		if s.rowOf(t, held.KeyID) == nil || s.rowOf(t, free.KeyID) == nil {
 			t.Error("the row of a lock that is held, or was free for a moment, is gone")
 		}
 		if got := int64(take(t, l, again(req)).Fence().Token); got != ahead+3 {
@@ -85,8 +123,8 @@ func TestLockStaysForOneTimeToLiveWhenTheClockIsSetBack(t *testing.T) {
 		take(t, l, req)
 		s.do(t, "UPDATE {locks} SET expires = expires + 900000000 WHERE k = ?", req.KeyID[:])
 		wantLocked(t, l, again(req))
-		if left := rowOf(t, l, req.KeyID).left(); left > DefaultTTL || left < DefaultTTL/2 {
-			t.Errorf("the lock stays for %v, want at most %v", left, DefaultTTL)
+		if left := s.rowOf(t, req.KeyID).left; left > sqllock.DefaultTTL || left < sqllock.DefaultTTL/2 {
+			t.Errorf("the lock stays for %v, want at most %v", left, sqllock.DefaultTTL)
 		}
 	})
 }
@@ -99,13 +137,13 @@ func TestLockOfAnotherOwner(t *testing.T) {
 		lease := take(t, l, req)
 		theirs := driver.NewNonce()
 		s.do(t, "UPDATE {locks} SET owner = ?, fence = fence + 1, expires = expires + 1000000 WHERE k = ?", theirs[:], req.KeyID[:])
-		expires := rowOf(t, l, req.KeyID).expires
+		expires := s.rowOf(t, req.KeyID).expires
 		if left, err := lease.Check(t.Context()); !errors.Is(err, driver.ErrLeaseLost) {
 			t.Errorf("Check() = %v, %v, want %v", left, err, driver.ErrLeaseLost)
 		}
 		wantLost(t, lease)
 		release(t, lease)
-		if r := rowOf(t, l, req.KeyID); padded(r.owner) != theirs || r.expires != expires {
+		if r := s.rowOf(t, req.KeyID); !bytes.Equal(r.owner, theirs[:]) || r.expires != expires {
 			t.Errorf("the lock is %x's until %d, want %x's until %d", r.owner, r.expires, theirs, expires)
 		}
 	})
@@ -116,14 +154,14 @@ func TestLockedRowIsPassedOver(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *site) {
 		clock := leaseclock.NewManual()
-		l, req := s.locker(t, WithTTL(longTTL), withClock(clock.Now)), request()
+		l, req := s.locker(t, sqllock.WithTTL(longTTL), withClock(clock.Now)), request()
 		blocked, other := take(t, l, req), take(t, l, request())
 		tx, err := s.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tx.Rollback()
-		if _, err := tx.ExecContext(t.Context(), l.keeper.names.sql("SELECT k FROM {locks} WHERE k = ? FOR UPDATE"), req.KeyID[:]); err != nil {
+		if _, err := tx.ExecContext(t.Context(), s.sql("SELECT k FROM {locks} WHERE k = ? FOR UPDATE"), req.KeyID[:]); err != nil {
 			t.Fatal(err)
 		}
 		clock.Advance(leasing.TrustOf(longTTL) - time.Second)
@@ -150,7 +188,7 @@ func TestHeartbeatHasAConnection(t *testing.T) {
 	onEach(t, func(t *testing.T, s *site) {
 		db := open(t, s.driver(), s.dsn)
 		db.SetMaxOpenConns(3)
-		l, req := s.lockerOn(t, db, WithTTL(9*time.Second)), request()
+		l, req := s.lockerOn(t, db, sqllock.WithTTL(9*time.Second)), request()
 		lease := take(t, l, req)
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
@@ -183,8 +221,7 @@ func TestHeartbeatHasAConnection(t *testing.T) {
 // expires reads a row by the test's own connection.
 func (s *site) expires(tb testing.TB, id driver.KeyID) (at int64) {
 	tb.Helper()
-	n := names{kind: kinds[s.dialect], prefix: "idem_"}
-	if err := s.db.QueryRowContext(tb.Context(), n.sql("SELECT expires FROM {locks} WHERE k = ?"), id[:]).Scan(&at); err != nil {
+	if err := s.db.QueryRowContext(tb.Context(), s.sql("SELECT expires FROM {locks} WHERE k = ?"), id[:]).Scan(&at); err != nil {
 		tb.Fatal(err)
 	}
 	return at
@@ -194,7 +231,7 @@ func (s *site) expires(tb testing.TB, id driver.KeyID) (at int64) {
 func TestExpiredLockIsTakenOver(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *site) {
-		l, req := s.locker(t, WithTTL(longTTL)), request()
+		l, req := s.locker(t, sqllock.WithTTL(longTTL)), request()
 		dead := take(t, l, req)
 		wantLocked(t, l, again(req))
 		s.do(t, "UPDATE {locks} SET expires = expires - ? WHERE k = ?", longTTL.Microseconds(), req.KeyID[:])
@@ -212,7 +249,7 @@ func TestExpiredLockIsTakenOver(t *testing.T) {
 func TestLockTakenAnewHasItsWholeTime(t *testing.T) {
 	t.Parallel()
 	onThose(t, func(b *backend) bool { return b.dialect == dialect.PostgreSQL }, func(t *testing.T, s *site) {
-		l, req := s.locker(t, WithTTL(longTTL)), request()
+		l, req := s.locker(t, sqllock.WithTTL(longTTL)), request()
 		o, err := l.Offer(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
@@ -239,9 +276,9 @@ func TestHeartbeatLeavesAStandby(t *testing.T) {
 	// The session of a connection is set, as a standby would have it.
 	onThose(t, func(b *backend) bool { return b.name == "PostgreSQL" }, func(t *testing.T, s *site) {
 		db := open(t, s.driver(), s.dsn)
-		l := s.lockerOn(t, db, WithTTL(longTTL))
+		l := s.lockerOn(t, db, sqllock.WithTTL(longTTL))
 		lease := take(t, l, request())
-		if _, err := l.keeper.heart.conn.ExecContext(t.Context(), "SET default_transaction_read_only = on"); err != nil { // nothing runs now
+		if _, err := (*inside.Field[*sql.Conn](l, "keeper", "heart", "conn")).ExecContext(t.Context(), "SET default_transaction_read_only = on"); err != nil { // nothing runs now
 			t.Fatal(err)
 		}
 		if left, err := lease.Check(t.Context()); !errors.Is(err, driver.ErrUnavailable) {

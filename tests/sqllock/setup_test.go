@@ -1,4 +1,4 @@
-package sqllock
+package sqllock_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,7 +22,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
+	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -167,14 +171,14 @@ func newSite(tb testing.TB, b backend) *site {
 }
 
 // locker returns a locker with a pool of its own, closed when the test ends.
-func (s *site) locker(tb testing.TB, opts ...Option) *Locker {
+func (s *site) locker(tb testing.TB, opts ...sqllock.Option) *sqllock.Locker {
 	tb.Helper()
 	return s.lockerOn(tb, open(tb, s.driver(), s.dsn), opts...)
 }
 
-func (s *site) lockerOn(tb testing.TB, db *sql.DB, opts ...Option) *Locker {
+func (s *site) lockerOn(tb testing.TB, db *sql.DB, opts ...sqllock.Option) *sqllock.Locker {
 	tb.Helper()
-	l, err := New(tb.Context(), db, s.dialect, append([]Option{quiet()}, opts...)...)
+	l, err := sqllock.New(tb.Context(), db, s.dialect, append([]sqllock.Option{quiet()}, opts...)...)
 	if err != nil {
 		tb.Fatalf("New() = %v, want <nil>", err)
 	}
@@ -186,15 +190,38 @@ func (s *site) lockerOn(tb testing.TB, db *sql.DB, opts ...Option) *Locker {
 	return l
 }
 
+// sql writes the names of the tables into a statement, and the rest as Dialect.Statement.
+func (s *site) sql(statement string) string {
+	d := sqldialect.Of(s.dialect)
+	return d.Statement(strings.NewReplacer("{locks}", d.Table("", "idem_locks"), "{domain}", d.Table("", "idem_lock_domain")).Replace(statement))
+}
+
 // do runs a statement with the tables as {locks} and {domain}.
 func (s *site) do(tb testing.TB, statement string, args ...any) {
 	tb.Helper()
-	mustExec(tb, s.db, names{kind: kinds[s.dialect], prefix: "idem_"}.sql(statement), args...)
+	mustExec(tb, s.db, s.sql(statement), args...)
 }
 
-func quiet() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
+func quiet() sqllock.Option { return sqllock.WithLogger(slog.New(slog.DiscardHandler)) }
 
-func withClock(now leaseclock.Source) Option { return func(c *config) { c.now = now } }
+func withClock(now leaseclock.Source) sqllock.Option {
+	return inside.Option[sqllock.Option](func(config any) { *inside.Field[leaseclock.Source](config, "now") = now })
+}
+
+// cleaning has a locker remove the rows of free locks all the time, and not every few minutes.
+func cleaning() sqllock.Option {
+	return inside.Option[sqllock.Option](func(config any) { *inside.Field[time.Duration](config, "cleanEvery") = 5 * time.Millisecond })
+}
+
+// until waits for a condition.
+func until(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatalf("never happened: %s", what)
+		}
+	}
+}
 
 // request is that of a new attempt on a key never used before.
 func request() driver.LockRequest {

@@ -1,10 +1,12 @@
-package sqllock
+package sqllock_test
 
 import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -24,16 +27,16 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 	defer one.Close()
 	one.SetMaxOpenConns(1)
 	for want, of := range map[string]func() error{
-		"no database":             func() error { _, err := New(t.Context(), nil, dialect.PostgreSQL); return err },
-		"no dialect":              func() error { _, err := New(t.Context(), one, "Oracle", nil); return err },
-		"use lock/memory":         func() error { _, err := New(t.Context(), one, dialect.SQLite); return err },
-		"pool has one connection": func() error { _, err := New(t.Context(), one, dialect.MySQL); return err },
+		"no database":             func() error { _, err := sqllock.New(t.Context(), nil, dialect.PostgreSQL); return err },
+		"no dialect":              func() error { _, err := sqllock.New(t.Context(), one, "Oracle", nil); return err },
+		"use lock/memory":         func() error { _, err := sqllock.New(t.Context(), one, dialect.SQLite); return err },
+		"pool has one connection": func() error { _, err := sqllock.New(t.Context(), one, dialect.MySQL); return err },
 		"table prefix": func() error {
-			_, err := NewInspector(t.Context(), one, dialect.MySQL, WithTablePrefix("a b"))
+			_, err := sqllock.NewInspector(t.Context(), one, dialect.MySQL, sqllock.WithTablePrefix("a b"))
 			return err
 		},
 		"too short": func() error {
-			_, err := New(t.Context(), one, dialect.MySQL, WithTTL(minTTL-1), WithHeartbeatPool(one))
+			_, err := sqllock.New(t.Context(), one, dialect.MySQL, sqllock.WithTTL(time.Second-1), sqllock.WithHeartbeatPool(one))
 			return err
 		},
 	} {
@@ -46,12 +49,12 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 func TestDatabaseWithoutTheTablesIsRefused(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *site) {
-		_, err := New(t.Context(), s.db, s.dialect, WithTablePrefix("other_"))
-		if !errors.Is(err, ErrNotMigrated) || !errors.Is(err, driver.ErrUnavailable) {
-			t.Errorf("New() = %v, want %v", err, ErrNotMigrated)
+		_, err := sqllock.New(t.Context(), s.db, s.dialect, sqllock.WithTablePrefix("other_"))
+		if !errors.Is(err, sqllock.ErrNotMigrated) || !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("New() = %v, want %v", err, sqllock.ErrNotMigrated)
 		}
 		other := map[dialect.Dialect]dialect.Dialect{dialect.PostgreSQL: dialect.MySQL, dialect.MySQL: dialect.PostgreSQL}[s.dialect]
-		if _, err := New(t.Context(), s.db, other); !errors.Is(err, dialect.ErrWrong) {
+		if _, err := sqllock.New(t.Context(), s.db, other); !errors.Is(err, dialect.ErrWrong) {
 			t.Errorf("New() = %v, want %v", err, dialect.ErrWrong)
 		}
 	})
@@ -70,13 +73,13 @@ func TestRights(t *testing.T) {
 		for _, g := range grants {
 			mustExec(t, s.db, g)
 		}
-		l := s.lockerOn(t, db)
-		release(t, take(t, l, request()))
-		c := cleaner{keeper: l.keeper}
+		l, req := s.lockerOn(t, db, cleaning()), request()
+		release(t, take(t, l, req))
 		s.do(t, "UPDATE {locks} SET expires = 1")
-		if err := errors.Join(l.Ping(t.Context()), c.pass(t.Context()), c.pass(t.Context())); err != nil {
+		if err := l.Ping(t.Context()); err != nil {
 			t.Error(err)
 		}
+		until(t, "the row is removed", func() bool { return s.rowOf(t, req.KeyID) == nil })
 		to := " FROM " + name
 		if s.dialect == dialect.MySQL {
 			to = " FROM '" + name + "'@'%'"
@@ -84,7 +87,7 @@ func TestRights(t *testing.T) {
 		for table, rights := range map[string][]string{"idem_locks": {"SELECT", "INSERT", "UPDATE", "DELETE"}, "idem_lock_domain": {"SELECT", "UPDATE"}} {
 			for _, right := range rights {
 				mustExec(t, s.db, "REVOKE "+right+" ON "+table+to)
-				if l, err := New(t.Context(), db, s.dialect, quiet()); err == nil || !strings.Contains(err.Error(), "store grants") {
+				if l, err := sqllock.New(t.Context(), db, s.dialect, quiet()); err == nil || !strings.Contains(err.Error(), "store grants") {
 					t.Errorf("New() without %s on %s = %v, %v, want an error about rights", right, table, l, err)
 				}
 				mustExec(t, s.db, "GRANT "+right+" ON "+table+strings.Replace(to, "FROM", "TO", 1))
@@ -100,7 +103,7 @@ func TestLostReply(t *testing.T) {
 		db, proxy := s.behindProxy(t)
 		l, other, req := s.lockerOn(t, db), s.locker(t), request()
 		release(t, take(t, l, request())) // the statement is prepared
-		lost := proxy.DropNextReply(testserver.Contains(thisProcess))
+		lost := proxy.DropNextReply(testserver.Contains(fmt.Sprintf("%d@", os.Getpid())))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if lease, err := l.TryAcquire(ctx, req); !errors.Is(err, driver.ErrUnavailable) {
@@ -188,7 +191,7 @@ func TestIsolationLevels(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *site) {
 		for _, level := range []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
-			l := s.lockerOn(t, s.isolated(t, level))
+			l := s.lockerOn(t, s.isolated(t, level), cleaning())
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
 			shared := request()
@@ -220,10 +223,7 @@ func TestIsolationLevels(t *testing.T) {
 			}
 			all.Wait()
 			s.do(t, "UPDATE {locks} SET expires = 1")
-			c := cleaner{keeper: l.keeper}
-			if err := errors.Join(c.pass(ctx), c.pass(ctx)); err != nil || rowOf(t, l, shared.KeyID) != nil {
-				t.Errorf("%s: the rows of free locks are not removed: %v", level, err)
-			}
+			until(t, level+": the rows of free locks are removed", func() bool { return s.rowOf(t, shared.KeyID) == nil })
 		}
 	})
 }
@@ -235,7 +235,7 @@ func TestLeftSessionTakesNoLock(t *testing.T) {
 	onThose(t, func(b *backend) bool { return b.dialect == dialect.MySQL }, func(t *testing.T, s *site) {
 		db := open(t, s.driver(), s.dsn)
 		db.SetMaxOpenConns(2)
-		l := s.lockerOn(t, db, WithTTL(longTTL))
+		l := s.lockerOn(t, db, sqllock.WithTTL(longTTL))
 		lease := take(t, l, request())
 		mustExec(t, db, "SET autocommit = 0")
 		if _, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "autocommit") {
@@ -281,11 +281,11 @@ func TestDatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *site) {
 		db := open(t, s.driver(), s.dsn)
-		inspector, err := NewInspector(t.Context(), db, s.dialect)
+		inspector, err := sqllock.NewInspector(t.Context(), db, s.dialect)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := s.lockerOn(t, db, WithTTL(longTTL))
+		l := s.lockerOn(t, db, sqllock.WithTTL(longTTL))
 		lease := take(t, l, request())
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -299,8 +299,8 @@ func TestDatabaseThatIsAway(t *testing.T) {
 		id := request().KeyID
 		_, _, heldErr := inspector.HeldBy(t.Context(), id)
 		_, domainErr := inspector.DomainOf(t.Context(), id)
-		_, newErr := New(t.Context(), db, s.dialect)
-		_, inspectorErr := NewInspector(t.Context(), db, s.dialect)
+		_, newErr := sqllock.New(t.Context(), db, s.dialect)
+		_, inspectorErr := sqllock.NewInspector(t.Context(), db, s.dialect)
 		_, takeErr := l.TryAcquire(t.Context(), request())
 		for call, err := range map[string]error{"HeldBy": heldErr, "DomainOf of a locker": lockErr, "Release": lease.Release(gone), "DomainOf": domainErr, "New": newErr, "NewInspector": inspectorErr,
 			"TryAcquire": takeErr, "Wait": l.Wait(t.Context(), id), "Ping": l.Ping(t.Context())} {

@@ -1,4 +1,4 @@
-package sqllock
+package sqllock_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 	pgxstore "github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx"
@@ -39,7 +40,7 @@ func TestLockThatTheStandbyDoesNotHaveIsNotGranted(t *testing.T) {
 	db := stdlib.OpenDB(*cfg)
 	t.Cleanup(func() { _ = db.Close() })
 	s := &site{backend: backends[0], db: admin}
-	l := s.lockerOn(t, db, WithUnreplicated(unreplicated), WithTTL(longTTL))
+	l := s.lockerOn(t, db, sqllock.WithUnreplicated(unreplicated), sqllock.WithTTL(longTTL))
 	lease := take(t, l, request())
 	count := func(of string) (n int) {
 		if err := admin.QueryRowContext(context.Background(), "SELECT count(*) FROM "+of).Scan(&n); err != nil {

@@ -1,4 +1,4 @@
-package sqllock
+package sqllock_test
 
 import (
 	"log/slog"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -35,7 +36,7 @@ func TestLockingStore(t *testing.T) {
 }
 
 // withStore returns a locker, and a store on the same pool.
-func (s *site) withStore(tb testing.TB, opts ...Option) (*Locker, *sqlstore.Store) {
+func (s *site) withStore(tb testing.TB, opts ...sqllock.Option) (*sqllock.Locker, *sqlstore.Store) {
 	tb.Helper()
 	db := open(tb, s.driver(), s.dsn)
 	store, err := sqlstore.New(tb.Context(), db, s.dialect, sqlstore.WithExpiry(0), sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
