@@ -1,4 +1,4 @@
-package recipes
+package histories_test
 
 import (
 	"math"

@@ -1,4 +1,4 @@
-package recipes
+package histories_test
 
 import (
 	"context"
@@ -9,7 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
+	recipes "github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
+
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -29,25 +33,25 @@ type recipe struct {
 
 const historyPermits = 4
 
-var recipes = []recipe{
+var all = []recipe{
 	{"mutex", exclusiveModel, func(t testing.TB, c *zookeeper.Client) func(p *player) {
-		told := new(recorder[Event])
+		told := new(zktest.Recorder[recipes.Event])
 		t.Cleanup(func() {
 			_ = c.Close(context.WithoutCancel(bounded(t))) // waits for the listener
 			wantPaired(t, told.Events())
 		})
-		m := MustNewMutex(c, linePath, WithListener(told.Take))
+		m := recipes.MustNewMutex(c, linePath, recipes.WithListener(told.Take))
 		return func(p *player) {
 			p.hold(p.one(m.Acquire, m.TryAcquire), 1, nil)
 		}
 	}},
 	{"reentrant mutex", reentrantModel, func(_ testing.TB, c *zookeeper.Client) func(p *player) {
-		m := MustNewReentrantMutex(c, linePath)
+		m := recipes.MustNewReentrantMutex(c, linePath)
 		return func(p *player) {
 			owner := p.rng.IntN(2) // other callers of this client have the same names
 			p.owner = owner + 2*p.client
-			taken := func(f func(context.Context, any) (*Hold, error)) locking {
-				return func(ctx context.Context) (driver.Lease, error) { return leaseOf(f(ctx, owner)) }
+			taken := func(f func(context.Context, any) (*recipes.Hold, error)) locking {
+				return plain(func(ctx context.Context) (*recipes.Hold, error) { return f(ctx, owner) })
 			}
 			p.hold(taken(m.Acquire), 1, func(outer driver.Lease) {
 				if inner := p.take(taken(m.TryAcquire), 1); inner != nil {
@@ -59,7 +63,7 @@ var recipes = []recipe{
 		}
 	}},
 	{"read-write mutex", rwModel, func(_ testing.TB, c *zookeeper.Client) func(p *player) {
-		m := MustNewRWMutex(c, linePath)
+		m := recipes.MustNewRWMutex(c, linePath)
 		return func(p *player) {
 			if p.rng.IntN(2) == 0 {
 				p.hold(p.one(m.AcquireRead, m.TryAcquireRead), 1, nil)
@@ -79,17 +83,17 @@ var recipes = []recipe{
 		}
 	}},
 	{"semaphore", semaphoreModel, func(_ testing.TB, c *zookeeper.Client) func(p *player) {
-		sem := MustNewSemaphore(c, linePath, historyPermits)
+		sem := recipes.MustNewSemaphore(c, linePath, historyPermits)
 		return func(p *player) {
 			n := 1 + p.rng.IntN(3)
-			of := func(f func(context.Context, int) (*Lease, error)) ask {
-				return func(ctx context.Context) (*Lease, error) { return f(ctx, n) }
+			of := func(f func(context.Context, int) (*recipes.Lease, error)) ask {
+				return func(ctx context.Context) (*recipes.Lease, error) { return f(ctx, n) }
 			}
 			p.hold(p.one(of(sem.Acquire), of(sem.TryAcquire)), n, nil)
 		}
 	}},
 	{"election", exclusiveModel, func(_ testing.TB, c *zookeeper.Client) func(p *player) {
-		e := MustNewElection(c, linePath, "candidate")
+		e := recipes.MustNewElection(c, linePath, "candidate")
 		return func(p *player) {
 			if p.rng.IntN(2) == 0 {
 				p.hold(p.one(e.Campaign, e.Campaign), 1, nil)
@@ -138,6 +142,24 @@ type grant struct {
 
 // locking is a call for any lease.
 type locking func(ctx context.Context) (driver.Lease, error)
+
+// ask is a call for a lock that waits.
+type ask func(ctx context.Context) (*recipes.Lease, error)
+
+// plain turns a nil lease into no lease.
+func plain[L interface {
+	comparable
+	driver.Lease
+}](f func(ctx context.Context) (L, error)) locking {
+	return func(ctx context.Context) (driver.Lease, error) {
+		var none L
+		l, err := f(ctx)
+		if l == none {
+			return nil, err
+		}
+		return l, err
+	}
+}
 
 // one of the calls, the waiting one more often.
 func (p *player) one(wait, try ask) locking {
@@ -204,11 +226,10 @@ func (p *player) drop(l driver.Lease) {
 		l.ReleaseInBackground()
 	}
 	err := l.Release(bounded(p))
-	lease, ok := l.(*Lease)
-	if !ok {
-		lease = l.(*Hold).t.lease
+	if hold, ok := l.(*recipes.Hold); ok {
+		l = *inside.Field[*recipes.Lease](hold, "t", "lease")
 	}
-	g.lost = err != nil || lease.held.Table().Session.Status.Err() != nil
+	g.lost = err != nil || heldBy(l).Table().Session.Status.Err() != nil
 	p.released(g, call)
 }
 
@@ -223,13 +244,13 @@ func (p *player) released(g grant, call int64) {
 }
 
 // downgrade makes a writer a reader. If that fails, it has neither lock any more.
-func (p *player) downgrade(m *RWMutex, l driver.Lease) driver.Lease {
+func (p *player) downgrade(m *recipes.RWMutex, l driver.Lease) driver.Lease {
 	g, call := p.held[l], p.h.now()
 	ctx, cancel := p.patience()
 	defer cancel()
-	read, err := m.Downgrade(ctx, l.(*Lease))
+	read, err := m.Downgrade(ctx, l.(*recipes.Lease))
 	if err != nil {
-		await(p, "old lock gone", l.(*Lease).held.Gone())
+		await(p, "old lock gone", heldBy(l).Gone())
 		delete(p.held, l)
 		g.lost = true
 		p.released(g, call)
@@ -250,7 +271,7 @@ func (p *player) downgrade(m *RWMutex, l driver.Lease) driver.Lease {
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	const callers, rounds = 9, 15
-	for _, of := range recipes {
+	for _, of := range all {
 		t.Run(of.name, func(t *testing.T) {
 			t.Parallel()
 			r, h := newRig(t, 0), newHistory()
@@ -309,8 +330,8 @@ func TestHistoriesOnAnEnsemble(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	histories, grants := make([]*history, len(recipes)), make([]atomic.Int64, len(recipes))
-	for i, of := range recipes {
+	histories, grants := make([]*history, len(all)), make([]atomic.Int64, len(all))
+	for i, of := range all {
 		histories[i] = newHistory()
 		cfg := config(t, e.Hosts()...)
 		for who := range 3 {
@@ -329,7 +350,7 @@ func TestHistoriesOnAnEnsemble(t *testing.T) {
 	}
 	goesOn := func(what string) {
 		t.Helper()
-		for i, of := range recipes {
+		for i, of := range all {
 			before := grants[i].Load()
 			until(t, of.name+" goes on "+what, func() bool { return grants[i].Load() >= before+5 })
 		}
@@ -347,23 +368,23 @@ func TestHistoriesOnAnEnsemble(t *testing.T) {
 	goesOn("with the follower back")
 	stop()
 	wg.Wait()
-	for i, of := range recipes {
+	for i, of := range all {
 		histories[i].want(t, of.model)
 	}
 }
 
 // wantPaired checks that a listener heard of the start of each lease and then once of its end, and
 // of the leases in the order of their fences.
-func wantPaired(t testing.TB, events []Event) {
+func wantPaired(t testing.TB, events []recipes.Event) {
 	t.Helper()
 	var last uint64
 	open := make(map[uint64]bool)
 	for _, ev := range events {
 		f := ev.Fence.Token
 		switch {
-		case ev.State != Acquired && !open[f]:
+		case ev.State != recipes.Acquired && !open[f]:
 			t.Errorf("%+v of a lease that is not held", ev)
-		case ev.State != Acquired:
+		case ev.State != recipes.Acquired:
 			delete(open, f)
 		case f <= last:
 			t.Errorf("%+v after fence %d", ev, last)

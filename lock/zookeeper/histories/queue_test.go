@@ -1,4 +1,4 @@
-package queue
+package histories_test
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	queue "github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 
 	"github.com/anishathalye/porcupine"
 
@@ -32,9 +34,6 @@ type did struct {
 	attempt  int
 	doubt    bool
 }
-
-// forever is the return of an operation that may happen at any time after its call.
-const forever = math.MaxInt64
 
 // fifo is a strict queue. Its state has the elements in order, each followed by a comma. A poll
 // without an element found the queue empty.
@@ -129,7 +128,7 @@ func (h *historian) add(who int, call int64, d did) {
 
 // doubtful notes the elements of an error, and checks that it is one that the queue may return.
 func (h *historian) doubtful(who int, call int64, d did, err error) {
-	doubt, ok := errors.AsType[*InDoubtError](err)
+	doubt, ok := errors.AsType[*queue.InDoubtError](err)
 	switch {
 	case ok && d.what == "ack":
 		d.doubt = true
@@ -140,13 +139,13 @@ func (h *historian) doubtful(who int, call int64, d did, err error) {
 			d.elements = append(d.elements, string(e.Data))
 		}
 		h.add(who, call, d)
-	case !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrLeaseLost) && !errors.Is(err, ErrEmpty):
+	case !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrLeaseLost) && !errors.Is(err, queue.ErrEmpty):
 		h.Errorf("%s = %v", d.what, err)
 	}
 }
 
 // offer appends one element or a batch.
-func (h *historian) offer(who, n int, q *Queue, rng *rand.Rand) {
+func (h *historian) offer(who, n int, q *queue.Queue, rng *rand.Rand) {
 	d, data := did{what: "offer"}, [][]byte(nil)
 	for i := range 1 + rng.IntN(2) {
 		d.elements = append(d.elements, fmt.Sprintf("%d.%d.%d", who, n, i))
@@ -161,7 +160,7 @@ func (h *historian) offer(who, n int, q *Queue, rng *rand.Rand) {
 }
 
 // poll removes an element, or notes that there was none.
-func (h *historian) poll(who int, q *Queue) {
+func (h *historian) poll(who int, q *queue.Queue) {
 	call, d := h.now(), did{what: "poll"}
 	e, ok, err := q.Poll(bounded(h))
 	if err != nil {
@@ -176,7 +175,7 @@ func (h *historian) poll(who int, q *Queue) {
 
 // receive locks an element, and acknowledges it or gives it back. If the lock was lost, nobody can
 // tell when it went.
-func (h *historian) receive(who int, q *Queue, rng *rand.Rand, strike func()) {
+func (h *historian) receive(who int, q *queue.Queue, rng *rand.Rand, strike func()) {
 	ctx, cancel := context.WithCancel(bounded(h))
 	defer cancel()
 	if rng.IntN(5) == 0 {
@@ -206,7 +205,7 @@ func (h *historian) receive(who int, q *Queue, rng *rand.Rand, strike func()) {
 		h.doubtful(who, call, has, err)
 		has.what, has.doubt, call = "release", true, since
 	}
-	if err := d.Release(bounded(h)); err != nil || d.held.Table().Session.Status.Err() != nil {
+	if err := d.Release(bounded(h)); err != nil || heldBy(d).Table().Session.Status.Err() != nil {
 		has.doubt, call = true, since
 	}
 	h.add(who, call, has)
@@ -240,7 +239,7 @@ func TestQueueHistories(t *testing.T) {
 						}[rng.IntN(3)]()
 					}
 				}
-				q := MustNew(clients[i%3], "/q")
+				q := queue.MustNew(clients[i%3], "/q")
 				wg.Go(func() {
 					for n := range rounds {
 						strike()
@@ -258,7 +257,7 @@ func TestQueueHistories(t *testing.T) {
 			wg.Wait()
 			r.Proxy.Restore()
 			// What is left is polled, so a lost element shows.
-			rest := MustNew(r.Other, "/q")
+			rest := queue.MustNew(r.Other, "/q")
 			until(t, "the queue is worked off", func() bool {
 				h.poll(callers, rest)
 				n, err := rest.Len(bounded(t))
