@@ -66,10 +66,12 @@ BESIDE    := $(shell awk '$$1 == "beside" { print $$2 }' scripts/modules.txt)
 FOLDERS   := . $(if $(filter work,$(PKG)),$(BESIDE))
 
 # These take longest, so that make test begins with them.
-LONGEST := ./tokenstore/sql ./tests/faults ./tests/clients ./tests/chaos ./tests/idemctl ./tokenstore/redis
+LONGEST := ./tests/sqlstore ./tests/faults ./tests/clients ./tests/chaos ./tests/idemctl ./tokenstore/redis
 
 # What make cover looks at: the library without its drivers of tests and its generated code.
-CORE  ?= ./idem ./tokenstore/... ./lock/... ./middleware/... ./sweeper ./fence
+CORE  ?= ./idem ./tokenstore/... ./tokenstore/sql/pgx ./lock/... ./middleware/... ./sweeper ./fence
+# Their tests with drivers are modules of their own.
+OF_CORE := ./tests/sqlstore ./tests/sqllock ./tests/fence ./tests/sealed ./tests/console ./lock/zookeeper/histories
 LEAST ?= 92
 
 .DEFAULT_GOAL := help
@@ -121,7 +123,7 @@ api: servers ## validate the sample's answers against its openapi.json, and run 
 .PHONY: kills
 kills: servers ## kill services and connections (KILLS times) and databases (DATABASE_KILLS times) while joined payments run, and misuse transactions; lines "FIGURE name value"
 	@IDEMKEEPER_KILLS=$(KILLS) IDEMKEEPER_DATABASE_KILLS=$(DATABASE_KILLS) $(GO) test -count=1 -timeout 0 -v \
-		-run '^TestJoined(PaysOnceWhile(InstancesAre|TheDatabaseIs)Killed|PaysOnceWhileConnectionsAreCut|MisuseNeverPaysTwice)$$' ./tokenstore/sql
+		-run '^TestJoined(PaysOnceWhile(InstancesAre|TheDatabaseIs)Killed|PaysOnceWhileConnectionsAreCut|MisuseNeverPaysTwice)$$' ./tests/sqlstore
 
 .PHONY: matrix
 matrix: servers $(GOTESTSUM) ## run the suites of tokenstore/sql, lock/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts
@@ -140,7 +142,7 @@ mutants: servers ## put deliberate faults into copies, one after the other, and 
 	@$(GO) run ./internal/tools/mutants -only '$(MUTANT)' $(MUTANT_FLAGS)
 
 .PHONY: gremlins
-gremlins: servers ## make small changes to PKG=./fence, one at a time, and name those that its own tests do not notice
+gremlins: servers ## make small changes to PKG=./idem/driver/rules, one at a time, and name those that its own tests do not notice
 	$(GO) run github.com/go-gremlins/gremlins/cmd/gremlins@$(GREMLINS_VERSION) unleash $(PKG)
 
 # `go tool cover -html bin/cover.out` shows the lines that no test reaches. CI does not run it, because it
@@ -149,7 +151,7 @@ gremlins: servers ## make small changes to PKG=./fence, one at a time, and name 
 cover: servers ## run the tests of the core packages, and print the share of statements that they reach; it fails below LEAST=92
 	@rm -rf bin/cover && mkdir -p bin/cover
 	@core=$$($(GO) list $(CORE) | grep -Ev '/(exchangetest|grpctest|zktest|recipetest|testproto/.*|proto/.*)$$'); \
-		$(GO) test -count=1 -timeout $(TIMEOUT) -cover -coverpkg $$(echo $$core | tr ' ' ,) $$core ./idem/idemtest ./cmd/idemctl ./console \
+		$(GO) test -count=1 -timeout $(TIMEOUT) -cover -coverpkg $$(echo $$core | tr ' ' ,) $$core $(OF_CORE) ./idem/idemtest ./cmd/idemctl \
 		-args -test.gocoverdir=$(CURDIR)/bin/cover | sed -E 's/\tcoverage: .*//'
 	@$(GO) tool covdata textfmt -i bin/cover -o bin/cover.out
 	@$(GO) tool covdata percent -i bin/cover | grep -o '[^[:space:]]*[[:space:]]*coverage: [0-9.]*%' | awk -v least=$(LEAST) \

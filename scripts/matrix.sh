@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the suites of tokenstore/sql, lock/sql and fence on database servers that Debian's newer releases
+# Runs the suites of tokenstore/sql, lock/sql and fence (tests/sqlstore, tests/sqllock and tests/fence) on database servers that Debian's newer releases
 # have, and ends with a table and the line "N passed, N failed". The argument picks servers whose
 # name contains it: mysql or mariadb.
 #
@@ -64,7 +64,7 @@ for line in "${servers[@]}"; do
 	echo "== ${name%-*} $version"
 	log=$folder/$name.log
 	env "$variable=$folder/$release" scripts/test.sh -- -race -p 1 -count=1 -timeout "${TIMEOUT:-30m}" \
-		-skip "/^($others|$other)$|//^($others|$other)$" ./tokenstore/sql ./lock/sql ./fence 2>&1 | tee "$log" || true
+		-skip "/^($others|$other)$|//^($others|$other)$" ./tests/sqlstore ./tests/sqllock ./tests/fence 2>&1 | tee "$log" || true
 	counts=$(tail -n 1 "$log")
 	[[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]] || counts="0 passed, 1 failed" # the run itself has failed
 	[[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]]

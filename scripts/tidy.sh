@@ -9,7 +9,6 @@ root=$("$go" list -m)
 path_of() { [[ $1 == . ]] && echo "$root" || echo "$root/$1"; }
 
 while read -r kind folder; do
-	[[ $folder != . || ${ROOT:-} ]] || continue
 	cd "$top/$folder"
 	others=()
 	if [[ $kind != beside ]]; then
