@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,11 +222,14 @@ func TestJoinedNoticesAdvisoryLocksThatLockNothing(t *testing.T) {
 	s.wantPayments(1)
 }
 
-// A pooler of statements cannot have transactions, so nothing works and nothing is paid.
+// A pooler of statements cannot have transactions, so joined mode does not start, and says what to set.
 func TestJoinedIsRefusedByAPoolerOfStatements(t *testing.T) {
 	t.Parallel()
 	bouncer := testserver.StartPgBouncer(t, testserver.SharedPostgres(t), "pool_mode = statement")
-	s := startOn(t, dialect.PostgreSQL, serviceParts{rewrite: over(t, func(dsn string) sqldriver.Connector { return connectorTo(t, bouncer.URL(database(t, dsn))) })})
-	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-	s.wantPayments(0)
+	b := backends()[slices.IndexFunc(backends(), func(b backend) bool { return b.dialect == dialect.PostgreSQL })]
+	pools := b.migrated(t)
+	over(t, func(dsn string) sqldriver.Connector { return connectorTo(t, bouncer.URL(database(t, dsn))) })(&pools)
+	if _, err := b.store(t, pools).Joined(); err == nil || !strings.Contains(err.Error(), "set its pool_mode to transaction") {
+		t.Errorf("Joined() = %v, want it to name pool_mode", err)
+	}
 }
