@@ -103,34 +103,38 @@ func TestFaultsAreLoggedOnceAndCounted(t *testing.T) {
 
 // The log of a fault has neither the key nor the body of a request.
 func TestLogHasNoSecrets(t *testing.T) {
-	log := new(lines)
-	b := setupJoined(t, parts{opts: []idem.Option{idem.WithLogger(log.logger())}})
-	b.wantRefused(second(b.doWith("secret-key", "secret body", answers(201))), idem.CodeOutcomeUnknown)
-	got := strings.Join(log.take(), "\n")
-	if !strings.Contains(got, idem.NewKeyID("m1", "secret-key").OperationID()) || strings.Contains(got, "secret") {
-		t.Errorf("the log has %q, want the operation ID, and neither key nor body", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lines)
+		b := setupJoined(t, parts{opts: []idem.Option{idem.WithLogger(log.logger())}})
+		b.wantRefused(second(b.doWith("secret-key", "secret body", answers(201))), idem.CodeOutcomeUnknown)
+		got := strings.Join(log.take(), "\n")
+		if !strings.Contains(got, idem.NewKeyID("m1", "secret-key").OperationID()) || strings.Contains(got, "secret") {
+			t.Errorf("the log has %q, want the operation ID, and neither key nor body", got)
+		}
+	})
 }
 
 func second[A, B any](_ A, b B) B { return b }
 
 func TestFaultsGoToTheDefaultLoggerUnlessItIsTurnedOff(t *testing.T) {
-	log, before := new(lines), slog.Default()
-	t.Cleanup(func() { slog.SetDefault(before) })
-	internal := idem.NewRefusal(idem.CodeInternal, errors.New("no scope"))
-	for _, off := range []bool{false, true} {
-		var opts []idem.Option
-		if off {
-			opts = append(opts, idem.WithLogger(slog.New(slog.DiscardHandler)))
+	synctest.Test(t, func(t *testing.T) {
+		log, before := new(lines), slog.Default()
+		t.Cleanup(func() { slog.SetDefault(before) })
+		internal := idem.NewRefusal(idem.CodeInternal, errors.New("no scope"))
+		for _, off := range []bool{false, true} {
+			var opts []idem.Option
+			if off {
+				opts = append(opts, idem.WithLogger(slog.New(slog.DiscardHandler)))
+			}
+			b := setup(t, parts{opts: opts})
+			slog.SetDefault(log.logger()) // also after the engine was made
+			if b.engine.ReportRefused(b.Context(), "POST /pay", internal); off {
+				log.wantNothing(t)
+			} else {
+				log.want(t, "no scope")
+			}
 		}
-		b := setup(t, parts{opts: opts})
-		slog.SetDefault(log.logger()) // also after the engine was made
-		if b.engine.ReportRefused(b.Context(), "POST /pay", internal); off {
-			log.wantNothing(t)
-		} else {
-			log.want(t, "no scope")
-		}
-	}
+	})
 }
 
 // logging is telemetry that logs every event.
@@ -139,45 +143,51 @@ type logging struct{ measured }
 func (*logging) Logs() bool { return true }
 
 func TestFaultsAreNotLoggedTwice(t *testing.T) {
-	log, before := new(lines), slog.Default()
-	t.Cleanup(func() { slog.SetDefault(before) })
-	slog.SetDefault(log.logger())
-	internal := idem.NewRefusal(idem.CodeInternal, errors.New("no scope"))
-	for _, opts := range [][]idem.Option{{idem.WithTelemetry(&logging{})}, {idem.WithTelemetry(&logging{}), idem.WithLogger(log.logger())}} {
-		b := setup(t, parts{opts: opts})
-		if b.engine.ReportRefused(b.Context(), "POST /pay", internal); len(opts) == 1 {
-			log.wantNothing(t)
-		} else {
-			log.want(t, "no scope")
+	synctest.Test(t, func(t *testing.T) {
+		log, before := new(lines), slog.Default()
+		t.Cleanup(func() { slog.SetDefault(before) })
+		slog.SetDefault(log.logger())
+		internal := idem.NewRefusal(idem.CodeInternal, errors.New("no scope"))
+		for _, opts := range [][]idem.Option{{idem.WithTelemetry(&logging{})}, {idem.WithTelemetry(&logging{}), idem.WithLogger(log.logger())}} {
+			b := setup(t, parts{opts: opts})
+			if b.engine.ReportRefused(b.Context(), "POST /pay", internal); len(opts) == 1 {
+				log.wantNothing(t)
+			} else {
+				log.want(t, "no scope")
+			}
 		}
-	}
+	})
 }
 
 // What clients do wrong, and what they leave, is no fault of the server.
 func TestFaultsOfClientsAreNotLogged(t *testing.T) {
-	log := new(lines)
-	b := setup(t, parts{opts: []idem.Option{idem.WithLogger(log.logger())}})
-	for _, code := range []idem.Code{idem.CodeKeyMissing, idem.CodeKeyInvalid, idem.CodeBodyInvalid, idem.CodeTokenUnknown, idem.CodeInProgress, idem.CodeKeyReused,
-		idem.CodeOutcomeUnknown, idem.CodeKeyExpired, idem.CodeResultUnavailable, idem.CodeBodyTooLarge, idem.CodeBodyIncomplete, idem.CodeTooManyOpen} {
-		b.engine.ReportRefused(b.Context(), "POST /pay", idem.NewRefusal(code, nil))
-	}
-	gone, leave := context.WithCancel(b.Context())
-	leave()
-	b.wantRefused(second(b.engine.Do(gone, b.operation("k", "body"), b.pay)), idem.CodeUnavailable)
-	b.engine.ReportUnprotected(b.Context(), "POST /pay")
-	log.wantNothing(t)
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lines)
+		b := setup(t, parts{opts: []idem.Option{idem.WithLogger(log.logger())}})
+		for _, code := range []idem.Code{idem.CodeKeyMissing, idem.CodeKeyInvalid, idem.CodeBodyInvalid, idem.CodeTokenUnknown, idem.CodeInProgress, idem.CodeKeyReused,
+			idem.CodeOutcomeUnknown, idem.CodeKeyExpired, idem.CodeResultUnavailable, idem.CodeBodyTooLarge, idem.CodeBodyIncomplete, idem.CodeTooManyOpen} {
+			b.engine.ReportRefused(b.Context(), "POST /pay", idem.NewRefusal(code, nil))
+		}
+		gone, leave := context.WithCancel(b.Context())
+		leave()
+		b.wantRefused(second(b.engine.Do(gone, b.operation("k", "body"), b.pay)), idem.CodeUnavailable)
+		b.engine.ReportUnprotected(b.Context(), "POST /pay")
+		log.wantNothing(t)
+	})
 }
 
 // A service whose routes or reasons are without end does not fill the log with them, nor the memory.
 func TestFaultsWithoutEndShareALine(t *testing.T) {
-	log := new(lines)
-	b := setup(t, parts{opts: []idem.Option{idem.WithLogger(log.logger())}})
-	for i := range 1000 {
-		b.engine.ReportRefused(b.Context(), fmt.Sprintf("POST /%d", i), idem.NewRefusal(idem.CodeInternal, errors.New("no scope")))
-	}
-	if n := len(log.take()); n != 101 {
-		t.Errorf("the log has %d lines for 1000 routes, want 101", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lines)
+		b := setup(t, parts{opts: []idem.Option{idem.WithLogger(log.logger())}})
+		for i := range 1000 {
+			b.engine.ReportRefused(b.Context(), fmt.Sprintf("POST /%d", i), idem.NewRefusal(idem.CodeInternal, errors.New("no scope")))
+		}
+		if n := len(log.take()); n != 101 {
+			t.Errorf("the log has %d lines for 1000 routes, want 101", n)
+		}
+	})
 }
 
 // hostile is a handler that panics, or blocks until it is freed.
@@ -197,12 +207,14 @@ func (h *hostile) Handle(context.Context, slog.Record) error {
 }
 
 func TestLoggerThatPanicsBreaksNothing(t *testing.T) {
-	h := &hostile{Handler: slog.NewTextHandler(new(lines), nil)}
-	b := setupJoined(t, parts{opts: []idem.Option{idem.WithLogger(slog.New(h))}})
-	b.wantRefused(second(b.doWith("k", "body", answers(201))), idem.CodeOutcomeUnknown)
-	if h.calls.Load() != 1 {
-		t.Errorf("the logger was called %d times, want 1", h.calls.Load())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := &hostile{Handler: slog.NewTextHandler(new(lines), nil)}
+		b := setupJoined(t, parts{opts: []idem.Option{idem.WithLogger(slog.New(h))}})
+		b.wantRefused(second(b.doWith("k", "body", answers(201))), idem.CodeOutcomeUnknown)
+		if h.calls.Load() != 1 {
+			t.Errorf("the logger was called %d times, want 1", h.calls.Load())
+		}
+	})
 }
 
 // A logger that blocks delays a request once for each fault, and Close once.

@@ -3,6 +3,7 @@ package wiring
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 )
 
 // fault is a mistake, and what has to be said about it.
@@ -26,12 +29,17 @@ func TestEveryFaultIsTold(t *testing.T) {
 	for _, f := range append(atTheStart, atARequest...) {
 		t.Run(f.name, func(t *testing.T) {
 			log := defaultLog(t)
-			said := f.made(t) + "\n" + log.String()
-			for what, want := range map[string]string{"fault": f.named, "next step": f.next} {
-				if want == "" || !regexp.MustCompile(want).MatchString(said) {
-					t.Errorf("the %s is missing: want %q in\n%s", what, want, said)
+			answer := f.made(t)
+			said := ""
+			kit.Eventually(t, "word of what is wrong", func() error { // a slow machine logs after the answer
+				said = answer + "\n" + log.String()
+				for what, want := range map[string]string{"fault": f.named, "next step": f.next} {
+					if !regexp.MustCompile(want).MatchString(said) {
+						return fmt.Errorf("the %s is missing: want %q in\n%s", what, want, said)
+					}
 				}
-			}
+				return nil
+			})
 			for _, link := range regexp.MustCompile(`(docs/[a-z]+\.md)(?:#([a-z-]+))?`).FindAllStringSubmatch(said, -1) {
 				if !strings.HasSuffix(f.name, "nobody can notice") && !hasHeading(page(t, link[1]), link[2]) {
 					t.Errorf("%s is not there", link[0])
