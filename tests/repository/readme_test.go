@@ -35,7 +35,7 @@ func TestREADMEProgramRuns(t *testing.T) {
 		}
 	}()
 	var bodies []string
-	for _, words := range curlCommands(t, func(path string) bool { return !strings.HasPrefix(path, "/v1/") }) {
+	for _, words := range curlCommands(t, "README.md") {
 		resp, err := sends.Do(curlRequest(t, words).WithContext(t.Context()))
 		if err != nil {
 			t.Fatal(err)
@@ -98,44 +98,19 @@ func readme(t *testing.T) string {
 	return string(text)
 }
 
-// curlCommands returns the README's curl commands for some paths, in words.
-func curlCommands(t *testing.T, wanted func(path string) bool) (commands [][]string) {
+// curlCommands returns the curl commands of a page, in words.
+func curlCommands(t *testing.T, page string) (commands [][]string) {
 	t.Helper()
-	for _, c := range commandsOf(t, documents.Page{Path: "README.md", Text: readme(t)}) {
-		if c.Words[0] == "curl" && wanted(curlRequest(t, c.Words).URL.Path) {
+	text, err := os.ReadFile("../../" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commandsOf(t, documents.Page{Path: page, Text: string(text)}) {
+		if c.Words[0] == "curl" {
 			commands = append(commands, c.Words)
 		}
 	}
 	return commands
-}
-
-// The README's curl lines for the sample do what its comments say. They are read as a
-// shell reads them and sent without curl, to an instance without servers, as the README
-// starts it.
-func TestREADMECommandsWork(t *testing.T) {
-	t.Parallel()
-	in := kit.StartInstance(t, "the sample of the README")
-	var answers []kit.Answer
-	for _, words := range curlCommands(t, func(path string) bool { return strings.HasPrefix(path, "/v1/") }) {
-		r := curlRequest(t, words)
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answers = append(answers, kit.Client{Addr: in.Addr}.Request(t.Context(), r.Method, r.URL.RequestURI(), string(body), r.Header))
-	}
-	if len(answers) != 4 {
-		t.Fatalf("the README has %d curl commands for the sample, want 4: pay, replay, mismatch, list", len(answers))
-	}
-	first, replay, mismatch, list := answers[0], answers[1], answers[2], answers[3]
-	if first.Status != 201 || first.Replayed {
-		t.Errorf("first command = %v, want 201", first)
-	}
-	kit.WantReplay(t, "second command", replay, first.Payment)
-	kit.WantRefusal(t, "third command", mismatch, "key-reused")
-	if n := strings.Count(list.Body, first.Payment.ID); n != 1 || strings.Count(list.Body, `"id"`) != 1 {
-		t.Errorf("fourth command = %v, want the payment, once", list)
-	}
 }
 
 // curlRequest makes the request of a curl command. It knows the options of the README, and
@@ -172,4 +147,20 @@ func curlRequest(t *testing.T, words []string) *http.Request {
 	}
 	r.Header = header
 	return r
+}
+
+// buildREADMEProgram returns the path of the compiled program.
+func buildREADMEProgram(t *testing.T, code string) (binary string) {
+	t.Helper()
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "readme")
+	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source)
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return binary
 }
