@@ -19,6 +19,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/test/inside"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -50,6 +51,7 @@ type serviceParts struct {
 	joined  []sqlstore.JoinedOption
 	engine  []idem.Option
 	policy  func(*idem.Policy)
+	config  exchange.Config
 	pools   *pools // of another service, to make another instance of it
 	rewrite func(p *pools)
 }
@@ -95,7 +97,7 @@ func startService(t *testing.T, b backend, p serviceParts) *service {
 	s.handle = s.paying(http.StatusCreated)
 	s.router = gin.New()
 	s.router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(http.StatusInternalServerError) }))
-	s.router.POST("/pay", idemgin.MustNew(s.engine, policy), func(c *gin.Context) {
+	s.router.POST("/pay", idemgin.MustNew(s.engine, policy, p.config), func(c *gin.Context) {
 		s.mu.Lock()
 		s.runs++
 		h := s.handle

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,10 +86,14 @@ func (g *sqliteGuard) before(ctx context.Context, t *joinedTx, _ *pending) (bool
 }
 
 func (g *sqliteGuard) begin(ctx context.Context, t *joinedTx) error {
-	if _, err := g.before(ctx, t, nil); err != nil {
-		return err
+	_, err := g.before(ctx, t, nil)
+	if err == nil {
+		err = t.session.Begin(ctx, g.joined.isolation)
 	}
-	return t.session.Begin(ctx, g.joined.isolation)
+	if err == nil {
+		_, err = t.tx().ExecContext(ctx, "SAVEPOINT "+t.savepoint()) // has gone once the transaction is another one
+	}
+	return err
 }
 
 func (g *sqliteGuard) intact(*joinedTx) (statement string, args []any) { return "SELECT 1", nil }
@@ -186,19 +191,18 @@ func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) 
 	if err := attached(name, err); err != nil {
 		return err
 	}
-	statement, args, want := touchesNothing, []any(nil), int64(0)
-	if c != nil {
-		statement, args, want = g.joined.joined.complete, t.completeArgs(c), 1
+	if c == nil {
+		if _, err = t.execTx(ctx, t.releaseSavepoint()); err != nil && strings.Contains(err.Error(), "no such savepoint") {
+			return fmt.Errorf("%w: the transaction had been rolled back", driver.ErrSwallowed)
+		}
+		return err
 	}
-	n, err := t.execTx(ctx, g.joined.names.sql(statement), args...)
-	if refusedByHook(err) || err == nil && n != want { // the transaction had ended, and this would commit by itself
+	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
+	if refusedByHook(err) || err == nil && n != 1 { // the transaction had ended, and this would commit by itself
 		return fmt.Errorf("%w: the transaction had been rolled back", driver.ErrSwallowed)
 	}
 	return err
 }
-
-// touchesNothing writes, and changes no row. Without a transaction it would commit by itself.
-const touchesNothing = "UPDATE {records} SET rev = rev WHERE k = x''"
 
 func (g *sqliteGuard) commit(ctx context.Context, t *joinedTx) error {
 	t.state.(*commitGate).allowed.Store(true)
