@@ -201,18 +201,18 @@ func CheckOwner(ctx context.Context) (time.Duration, error) {
 // DownstreamKey derives the idempotency key for the system called name. It is the same for
 // every attempt, differs for every name, and does not reveal the key of the caller. The error
 // is ErrNoExecution, ErrExecutionEnded or, in joined mode, ErrUndeclared. The key is "" then,
-// and you must not send. It is ErrNoKey for a request without a key, which has none to derive from.
+// and you must not send. Otherwise it is ErrNoKey for a request without a key, which has none to derive from.
 // Like [CheckOwner] it marks the attempt as one that may have had effects.
 func DownstreamKey(ctx context.Context, name string) (string, error) {
 	x, err := gate(ctx)
 	if err != nil {
 		return "", err
 	}
-	if x.keyless() {
-		return "", ErrNoKey
-	}
 	if x.transaction() != nil && !x.of.Policy.CallsOtherSystems {
 		return "", ErrUndeclared
+	}
+	if x.keyless() {
+		return "", ErrNoKey
 	}
 	return downstreamKey(x.of.id.OperationID(), name), nil
 }

@@ -23,13 +23,15 @@ import (
 //	     success, and a refusal after KeepWrites   commit
 //	     anything else                             roll back
 //	     COMMIT without an answer                  the outcome is unknown, because nothing tells it
+//	     a conflict or a misuse, on a route        the outcome is unknown, and the handler does not run again,
+//	     that calls other systems                  because no key would tell them that it is the same call
 //	8  answer     the handler's answer, whatever its status is
 //
 // The client may know nothing of keys, and no record could contradict the handler. So the client gets the answer of the handler, except
 // where that is known to be wrong or may be.
 
-// ErrNoKey says that there is nothing to derive a key from, because the request came without one. The handler may send what it has to
-// send, and a repeat of the request sends it again. The error wraps ErrNoExecution.
+// ErrNoKey says that there is nothing to derive a key from, because the request came without one. On a route with
+// [Policy].CallsOtherSystems the handler may send what it has to send, and a repeat of the request sends it again. The error wraps ErrNoExecution.
 var ErrNoKey = fmt.Errorf("idem: the request came without a key, on a route where it is optional: %w", ErrNoExecution)
 
 // What clients are told whose requests had no key.
@@ -120,6 +122,7 @@ func (m *joinedMode) callBeginWithoutKey(ctx context.Context, r *request) (tx dr
 // concludeWithoutKey is step 7.
 func (m *joinedMode) concludeWithoutKey(ctx context.Context, run *joinedRun) (*Result, error) {
 	x, o := run.execution, run.outcome()
+	run.retry = run.retry && !run.Policy.CallsOtherSystems
 	success := succeeded(run.Transport, run.response.Status)
 	if o != outcomeCompleted || !success && !x.keepWrites.Load() {
 		return m.rollBackWithoutKey(ctx, run, run.err)
@@ -133,13 +136,13 @@ func (m *joinedMode) concludeWithoutKey(ctx context.Context, run *joinedRun) (*R
 	switch {
 	case err == nil:
 		return run.live(), nil
+	case errors.Is(err, driver.ErrEscaped): // before the others, because it may be joined with one of them
+		m.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventMisused, Err: err})
 	case errors.Is(err, driver.ErrSwallowed):
 		m.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventMisused, Err: err})
-		return nil, notDone(err)
+		return nil, run.undone(err)
 	case errors.Is(err, driver.ErrConflict), errors.Is(err, driver.ErrRolledBack):
-		return nil, notDone(err)
-	case errors.Is(err, driver.ErrEscaped):
-		m.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventMisused, Err: err})
+		return nil, run.undone(err)
 	default:
 		m.observe(ctx, run.request, telemetry.Event{Type: telemetry.EventSettleAbandoned, Err: err})
 	}
@@ -153,22 +156,31 @@ func (m *joinedMode) rollBackWithoutKey(ctx context.Context, run *joinedRun, cau
 		return nil, unknownWithoutKey(errors.Join(err, cause))
 	}
 	if conflict := run.conflict(); run.retry && conflict != nil {
-		return nil, notDone(fmt.Errorf("%w: %w", driver.ErrConflict, conflict))
+		return nil, run.undone(fmt.Errorf("%w: %w", driver.ErrConflict, conflict))
 	}
 	if cause != nil { // the answer is not the handler's
-		return nil, notDone(cause)
+		return nil, run.undone(cause)
 	}
 	return run.live(), nil
 }
 
-// notDone refuses a request without a key of which nothing remains in the database.
+// undone refuses a request without a key whose handler has run, and whose transaction was rolled back. That does not undo its
+// calls of other systems.
+func (run *joinedRun) undone(err error) *Refusal {
+	if run.Policy.CallsOtherSystems {
+		return unknownWithoutKey(err)
+	}
+	return notDone(err)
+}
+
+// notDone refuses a request without a key of which nothing remains.
 func notDone(err error) *Refusal {
 	r := refuse(CodeUnavailable, err)
 	r.Advice = adviceNotDone
 	return r
 }
 
-// unknownWithoutKey refuses a request without a key that may have been committed. No pause goes with it, because
+// unknownWithoutKey refuses a request without a key that may have had an effect. No pause goes with it, because
 // the client must not send it again unseen.
 func unknownWithoutKey(err error) *Refusal {
 	r := refuse(CodeOutcomeUnknown, err)

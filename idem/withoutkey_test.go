@@ -141,11 +141,13 @@ func TestJoinedWithoutKeyCommitThatFails(t *testing.T) {
 		code   idem.Code
 		misuse bool
 	}{
-		"rolled back":           {driver.ErrRolledBack, idem.CodeUnavailable, false},
-		"a conflict":            {driver.ErrConflict, idem.CodeUnavailable, false},
-		"a failed statement":    {fmt.Errorf("%w: syntax", driver.ErrSwallowed), idem.CodeUnavailable, true},
-		"ended by the handler":  {driver.ErrEscaped, idem.CodeOutcomeUnknown, true},
-		"an answer that is not": {errors.Join(driver.ErrUnavailable, errors.New("connection lost")), idem.CodeOutcomeUnknown, false},
+		"rolled back":            {driver.ErrRolledBack, idem.CodeUnavailable, false},
+		"a conflict":             {driver.ErrConflict, idem.CodeUnavailable, false},
+		"a failed statement":     {fmt.Errorf("%w: syntax", driver.ErrSwallowed), idem.CodeUnavailable, true},
+		"ended by the handler":   {driver.ErrEscaped, idem.CodeOutcomeUnknown, true},
+		"ended after a failure":  {errors.Join(driver.ErrEscaped, driver.ErrSwallowed), idem.CodeOutcomeUnknown, true},
+		"ended after a conflict": {errors.Join(driver.ErrRolledBack, driver.ErrEscaped), idem.CodeOutcomeUnknown, true},
+		"an answer that is not":  {errors.Join(driver.ErrUnavailable, errors.New("connection lost")), idem.CodeOutcomeUnknown, false},
 	} {
 		for _, before := range []func(context.Context){nil, idem.KeepWrites} {
 			b := setupJoined(t, parts{})
@@ -263,6 +265,56 @@ func TestJoinedWithoutKeyConflict(t *testing.T) {
 		b.wantPaid(res, err, 2, false)
 		b.wantLines("payment 2")
 		b.wantEvents(telemetry.EventConflict, 1)
+	}
+}
+
+// A rollback does not undo what the handler has done in other systems, and no key keeps a repeat from doing it again. So nobody
+// repeats it: neither the engine after a conflict, nor the client unseen.
+func TestJoinedWithoutKeyThatHasCalledOthers(t *testing.T) {
+	t.Parallel()
+	commitMeets := func(err error) func(*joinedBundle, context.Context) (int, error) {
+		return func(b *joinedBundle, _ context.Context) (int, error) {
+			b.ledger.onCommit = func(*bookTx, driver.Settlement) (bool, error) { return true, err }
+			return 201, nil
+		}
+	}
+	for name, meets := range map[string]func(*joinedBundle, context.Context) (int, error){
+		"a conflict at COMMIT":  commitMeets(driver.ErrConflict),
+		"a rollback at COMMIT":  commitMeets(driver.ErrRolledBack),
+		"a swallowed error":     commitMeets(driver.ErrSwallowed),
+		"an answer of others":   func(*joinedBundle, context.Context) (int, error) { return 201, errors.New("a time-out answered") },
+		"a conflict of its own": func(*joinedBundle, context.Context) (int, error) { return 500, errDeadlock },
+	} {
+		b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(3)}, policy: func(p *idem.Policy) { p.CallsOtherSystems = true }})
+		calls := 0
+		_, err := b.withoutKey(idem.TransportHTTP, func(ctx context.Context) (idem.Response, error) {
+			calls++
+			b.write(ctx, "payment")
+			status, err := meets(b, ctx)
+			return idem.Response{Status: status}, err
+		})
+		if b.wantAdvice(err, idem.CodeOutcomeUnknown); calls != 1 || t.Failed() {
+			t.Fatalf("%s: %d calls of the bank, want 1", name, calls)
+		}
+		b.wantLines()
+	}
+	b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(3)}, policy: func(p *idem.Policy) { p.CallsOtherSystems = true }})
+	res, err := b.withoutKey(idem.TransportHTTP, func(ctx context.Context) (idem.Response, error) {
+		idem.ReportFailure(ctx, errDeadlock)
+		return idem.Response{Status: 500}, nil
+	})
+	if err != nil || res.Response.Status != 500 {
+		t.Errorf("DoWithoutKey() = %+v, %v after a conflict that the handler answers with 500, want that", res, err)
+	}
+	undeclared := setupJoined(t, parts{})
+	_, err = undeclared.withoutKey(idem.TransportHTTP, func(ctx context.Context) (idem.Response, error) {
+		if _, err := idem.DownstreamKey(ctx, "bank"); !errors.Is(err, idem.ErrUndeclared) {
+			t.Errorf("DownstreamKey() = %v, want %v as with a key", err, idem.ErrUndeclared)
+		}
+		return undeclared.paying(201)(ctx)
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -49,7 +49,7 @@ type Config struct {
 	// With an engine from [idem.NewJoined] the handler gets a transaction as with a key. The middleware commits it after a
 	// success, and the client gets the answer once COMMIT is known. With any other engine the handler runs as without the
 	// middleware. In both cases [idem.FromContext] is false, and [idem.DownstreamKey] returns an error that wraps
-	// [idem.ErrNoExecution].
+	// [idem.ErrNoExecution], or [idem.ErrUndeclared] as with a key.
 	OptionalKey bool
 	// Operation says what a request does, for its fingerprint. It is for operations with several
 	// routes. Nil, and the answer "", stand for method and escaped path.

@@ -27,7 +27,7 @@ func TestTransportForARequestWithoutAKey(t *testing.T) {
 		return err
 	}
 	var left context.Context
-	h := idemhttp.MustNew(exchangetest.Conflicting(t, 0), idem.Policy{AllowGlobalKeys: true}, exchange.Config{OptionalKey: true})(
+	h := idemhttp.MustNew(exchangetest.Conflicting(t, 0), idem.Policy{AllowGlobalKeys: true, CallsOtherSystems: true}, exchange.Config{OptionalKey: true})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			left = context.WithoutCancel(r.Context())
 			if _, err := idem.JoinedTxOf(r.Context()); err != nil {

@@ -36,8 +36,8 @@ var keylessCases = []testCase{
 			if _, ok := idem.FromContext(r.Context()); ok != (r.Header["Idempotency-Key"] != nil) {
 				b.Errorf("in an execution: %v, key %q", ok, r.Header["Idempotency-Key"])
 			}
-			if _, err := idem.DownstreamKey(r.Context(), "bank"); r.Header["Idempotency-Key"] == nil && !errors.Is(err, idem.ErrNoKey) {
-				b.Errorf("DownstreamKey() without a key = %v, want %v", err, idem.ErrNoKey)
+			if _, err := idem.DownstreamKey(r.Context(), "bank"); !errors.Is(err, idem.ErrUndeclared) {
+				b.Errorf("DownstreamKey() = %v, want %v with a key and without", err, idem.ErrUndeclared)
 			}
 			created(w, r)
 		}))

@@ -55,8 +55,8 @@ var keylessCases = []testCase{
 			if _, err := idem.CheckOwner(ctx); err != nil {
 				b.Errorf("CheckOwner() = %v", err)
 			}
-			if _, err := idem.DownstreamKey(ctx, "bank"); !errors.Is(err, idem.ErrNoKey) {
-				b.Errorf("DownstreamKey() = %v, want %v", err, idem.ErrNoKey)
+			if _, err := idem.DownstreamKey(ctx, "bank"); !errors.Is(err, idem.ErrUndeclared) {
+				b.Errorf("DownstreamKey() = %v, want %v as with a key", err, idem.ErrUndeclared)
 			}
 			return paid(req), nil
 		}
