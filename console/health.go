@@ -14,6 +14,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/guarantee"
+	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
@@ -62,6 +63,8 @@ type report struct {
 	More   bool // there are more open records than were counted
 	Counts counts
 	Routes []guarantee.Guarantee // of this instance
+
+	WithoutKey []telemetry.WithoutKey // requests of this instance
 }
 
 // counts of open records.
@@ -111,7 +114,7 @@ func (s *strip) sees(open bool) {
 
 // examine asks everything at once.
 func (c *Console) examine(ctx context.Context) report {
-	rep := report{At: time.Now(), Routes: c.engine.Guarantees()}
+	rep := report{At: time.Now(), Routes: c.engine.Guarantees(), WithoutKey: c.engine.WithoutKey()}
 	checks := []Check{{"Locks", c.checkLocks}, {"Store", c.checkStore}, {"Replicas", c.checkReplicas}, {"Sweeper", c.sweeps.check}}
 	checks = append(checks, c.cfg.Checks...)
 	lines := make([]healthLine, len(checks))
@@ -299,6 +302,9 @@ func (c *Console) gradeDomains(ctx context.Context, samples map[string]driver.Ke
 	}
 	return OK, "All open records are under lock domains in use, or under retired ones."
 }
+
+// Ago says how long before the report something was.
+func (rep report) Ago(t time.Time) string { return operate.Brief(max(rep.At.Sub(t), 0)) }
 
 // healthPage shows the whole report.
 type healthPage struct {

@@ -89,8 +89,8 @@ func (m *meters) of(l labels) *set {
 	return m.sets.add(l)
 }
 
-// seeded are the events that rules alert on.
-var seeded = []telemetry.EventType{telemetry.EventUnknown, telemetry.EventFailedOpen, telemetry.EventOwnershipLost, telemetry.EventSettleDelayed,
+// seeded are the events that rules alert on, and the one whose number has to fall to zero before keys are required.
+var seeded = []telemetry.EventType{telemetry.EventUnprotected, telemetry.EventUnknown, telemetry.EventFailedOpen, telemetry.EventOwnershipLost, telemetry.EventSettleDelayed,
 	telemetry.EventSettleAbandoned, telemetry.EventUnstored, telemetry.EventRepaired, telemetry.EventMisused}
 
 // seed counts zero events of a route. A rule sees an increase only from a value that was there.
@@ -147,7 +147,7 @@ func measured(s telemetry.Step) bool { return s != telemetry.StepRead && s != te
 func (m *meters) event(ctx context.Context, ev *telemetry.Event) {
 	switch ev.Type {
 	case telemetry.EventBegun, telemetry.EventCompleted, telemetry.EventReleased, telemetry.EventReplayed, telemetry.EventRefused,
-		telemetry.EventJoined, telemetry.EventWaited, telemetry.EventUnprotected:
+		telemetry.EventJoined, telemetry.EventWaited:
 		return
 	}
 	m.events.Add(ctx, 1, m.of(labels{route: ev.Route, kind: keyEvent, value: ev.Type.String()}).add...)

@@ -365,6 +365,12 @@ func TestHealth(t *testing.T) {
 	}
 	r.serve() // the page before is kept for a few seconds
 	r.as("reader").get("health").want(t, 200, "POST /pay", "lock in Redis, records in Redis", "in doubt after a crash")
+	r.as("reader").get("health").want(t, 200, "!Requests without a key")
+	for _, route := range []string{"POST /refund", "POST /pay", "POST /pay"} {
+		r.engine.ReportUnprotected(t.Context(), route)
+	}
+	r.serve()
+	r.as("reader").get("health").want(t, 200, "Requests without a key", "<dt>POST /pay</dt><dd>2, the last one", "<dt>POST /refund</dt><dd>1, the last one")
 	for want, pass := range map[string]sweeper.Pass{"looked at 1 record and settled 1": {Leader: true, Looked: 1, Applied: 1}, "ago 1 record failed": {Leader: true, Looked: 1, Failed: 1}} {
 		r = newRig(t, backends["memory"])
 		r.console.Swept(t.Context(), pass)
