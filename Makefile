@@ -18,6 +18,7 @@ RUN        ?= 60s
 CONFIG     ?=
 ONLY       ?=
 SEEDS      ?= 1000
+VERSION    ?=
 FROM       ?= 1
 
 # How often make kills kills.
@@ -158,8 +159,11 @@ cover: servers ## run the tests of the core packages, and print the share of sta
 		'{ low = $$3 + 0 < least; bad += low; print "COVER " $$3 "  " $$1 (low ? "  BELOW " least : "") } END { exit !NR || bad > 0 }'
 
 .PHONY: sbom
-sbom: $(CYCLONEDX) ## write the modules that the library and the programs are built from to bin/sbom.json, in CycloneDX
-	$(CYCLONEDX) mod -json -licenses -std -type library -output bin/sbom.json
+sbom: $(CYCLONEDX) ## write the modules of the library to bin/sbom.json and those in the programs to bin/sbom-idemctl.json and bin/sbom-example-payments.json, in CycloneDX
+	GOWORK=off $(CYCLONEDX) mod -json -licenses -std -type library -output bin/sbom.json
+	@for program in cmd/idemctl example-payments; do \
+		name=$${program##*/} && $(GO) build -o bin/build/$$name ./$$program && \
+		$(CYCLONEDX) bin -json -licenses -std -output bin/sbom-$$name.json bin/build/$$name && rm -r bin/build || exit; done
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME; KEEP=20 keeps so many inputs of each that reached new code
@@ -193,6 +197,14 @@ vulncheck:
 .PHONY: apicheck
 apicheck: ## compare the exported Go names with those of the last tag
 	@GO=$(GO) scripts/apicheck.sh $(APIDIFF_VERSION)
+
+.PHONY: release
+release: ## check that VERSION=v0.1.0 can be tagged, and prove it with modules from zips; it prints the tags and makes none
+	@$(GO) run ./internal/tools/release -version '$(VERSION)'
+
+.PHONY: versions
+versions: ## have the modules of the workspace require VERSION=v0.1.0 of each other
+	@sed -i -E 's|^(.*github.com/idemkeeper/idemkeeper[^ ]*) v[0-9][^ ]*|\1 $(VERSION)|' go.work $(WORKSPACE:%=%/go.mod)
 
 .PHONY: releasecheck
 releasecheck: ## check .goreleaser.yaml with goreleaser, which compiles for minutes the first time
