@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,7 +21,10 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // the tests make many faults on purpose
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds what a test waits for; reaching it is a failure.
 const patience = 30 * time.Second

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -54,8 +55,10 @@ type sharedServer[T any] struct {
 }
 
 // Main runs the tests and then stops the shared servers. TestMain passes its
-// result to os.Exit.
+// result to os.Exit. The default logger writes nothing meanwhile, because the faults that tests make on
+// purpose would hide why one has failed.
 func Main(m *testing.M) int {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	shared.mu.Lock()
 	shared.running = true
 	shared.mu.Unlock()
