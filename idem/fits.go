@@ -43,7 +43,7 @@ func (e *Engine) guarantee(p *Policy) guarantee.Guarantee {
 	s := e.mode.setup()
 	s.Route, s.RunsAgain, s.Resolves = p.Name, p.InDoubt.again, p.InDoubt.resolver != nil
 	s.FailsOpen, s.CallsOthers = p.FailOpen && !s.Joined, p.CallsOtherSystems
-	s.GateFirst, s.KeyTTL = p.GateFirst, p.KeyTTL
+	s.GateFirst, s.OptionalKey, s.KeyTTL = p.GateFirst, p.optionalKey, p.KeyTTL
 	return guarantee.Of(s)
 }
 

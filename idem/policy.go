@@ -137,8 +137,9 @@ type Policy struct {
 	// supply it. Two requirements on one Name are refused, too. The default is nothing.
 	Require guarantee.Need
 
-	unnamed bool    // Name comes from ForRoute
-	route   *wiring // of Engine.Fit
+	unnamed     bool    // Name comes from ForRoute
+	optionalKey bool    // see KeyOptional
+	route       *wiring // of Engine.Fit
 }
 
 // ForRoute is for adapters. If the policy has no Name, it gets the route as its Name, cut off
@@ -148,6 +149,13 @@ func (p Policy) ForRoute(route string) Policy {
 		p.Name, p.unnamed = route[:min(len(route), 255)], true
 		p.route.serves(p.Name)
 	}
+	return p
+}
+
+// KeyOptional is for adapters, before [Engine.Fit]. It says that requests without a key run, too. The guarantee of the route does not
+// cover them.
+func (p Policy) KeyOptional() Policy {
+	p.optionalKey = true
 	return p
 }
 

@@ -36,7 +36,10 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		"no transaction":          {func(*Setup) {}, ExactlyOnceInTransaction, []string{"idem.NewJoined"}},
 		"no resolver":             {func(s *Setup) { s.Resolves = false }, Need{Elsewhere, Crash, true}, []string{"in doubt after a crash", "AskResolver"}},
 		"runs again":              {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, AtMostOnce, []string{"a crash is not covered", "runs again in doubt"}},
+		"runs again at a repeat":  {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, Need{Elsewhere, Repeat, false}, []string{"repeats is not covered", "runs again in doubt"}},
 		"fails open":              {func(s *Setup) { s.FailsOpen = true }, AtMostOnce, []string{"an outage is not covered", "fails open"}},
+		"fails open at a loss":    {func(s *Setup) { s.FailsOpen = true }, Need{Fenced, ServerLoss, false}, []string{"loss of a server is not covered", "fails open"}},
+		"fails open, fails over":  {func(s *Setup) { s.FailsOpen = true }, Need{Fenced, FailOver, false}, []string{"a fail-over is not covered", "fails open"}},
 		"joined, and a bank":      {func(s *Setup) { s.Joined = true }, AtMostOnce, []string{"rollback does not undo"}},
 		"joined, and a repeat":    {func(s *Setup) { s.Joined = true }, Need{Elsewhere, Repeat, false}, []string{"repeats is not covered", "a repeat runs again"}},
 		"joined, and a key of it": {func(s *Setup) { s.Joined = true }, OncePerDownstreamKey, []string{"CallsOtherSystems"}},
@@ -93,12 +96,12 @@ func TestPartThatSaysNothing(t *testing.T) {
 
 func TestLineForTheLog(t *testing.T) {
 	t.Parallel()
-	g := Of(Setup{Route: "POST /pay", Lock: zooKeeper, Store: witnessed, GateFirst: true, KeyTTL: time.Hour})
+	g := Of(Setup{Route: "POST /pay", Lock: zooKeeper, Store: witnessed, GateFirst: true, OptionalKey: true, KeyTTL: time.Hour})
 	const want = "POST /pay: lock in ZooKeeper, records in Redis with a witness: " +
 		"at most once at a resource that checks the fence through every hazard but loss of a server, a fail-over (in doubt after a crash, a pause); " +
 		"at a system that takes the downstream key through every hazard (in doubt after a crash, a pause); " +
 		"anywhere else through every hazard but a pause, loss of a server, a fail-over (in doubt after a crash); " +
-		"if the handler has no effect before the gate, and if repeats come within 1h0m0s of the first request"
+		"if the request has a key, which is optional, and if the handler has no effect before the gate, and if repeats come within 1h0m0s of the first request"
 	if got := g.String(); got != want {
 		t.Errorf("String() =\n%s\nwant\n%s", got, want)
 	}

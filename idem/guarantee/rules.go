@@ -19,6 +19,7 @@ type Setup struct {
 	FailsOpen   bool // it runs without protection while lock or store is away
 	CallsOthers bool // in joined mode the downstream key is fixed before the transaction
 	GateFirst   bool // with a lock, rejections from before the gate leave the key free
+	OptionalKey bool // a request without a key runs, too
 	KeyTTL      time.Duration
 }
 
@@ -37,6 +38,9 @@ func Of(s Setup) Guarantee {
 		if !slices.Contains(g.Conditions, c) {
 			g.Conditions = append(g.Conditions, c)
 		}
+	}
+	if s.OptionalKey {
+		g.Conditions = append(g.Conditions, "the request has a key, which is optional")
 	}
 	if s.GateFirst && !s.Joined {
 		g.Conditions = append(g.Conditions, "the handler has no effect before the gate")
@@ -85,13 +89,14 @@ func (g *Guarantee) locked(s Setup) {
 				g.lacks(e, h, advice(&s.Store, h))
 			}
 		}
-		if s.RunsAgain {
-			once &= Repeat | Outage
-			g.lacks(e, All&^(Repeat|Outage), "the policy runs again in doubt: use AskResolver or LeaveUnknown")
+		if s.RunsAgain { // also after a handler that has had its effect and answers with 500, so repeats are not covered either
+			once = 0
+			g.lacks(e, All, "the policy runs again in doubt: use AskResolver or LeaveUnknown")
 		}
-		if s.FailsOpen {
-			once &^= Repeat | Outage
-			g.lacks(e, Repeat|Outage, "the policy fails open while lock or store is away")
+		if s.FailsOpen { // lock or store is also away until another server has taken over
+			const away = Repeat | Outage | ServerLoss | FailOver
+			once &^= away
+			g.lacks(e, away, "the policy fails open while lock or store is away")
 		}
 		g.Effects[e] = Promise{Once: once, Doubt: doubt & once}
 	}

@@ -13,6 +13,7 @@ func (l *Locker) Assurance() guarantee.Part {
 	p := guarantee.Part{Name: "lock in ZooKeeper", Keeps: guarantee.All}
 	if l.marking {
 		p.Name, p.Remembers = "lock in ZooKeeper with durable markers", guarantee.ClockStep|guarantee.ServerLoss|guarantee.FailOver|guarantee.Loss
+		p.Conditions = []string{"durable markers stay for as long as requests are repeated"}
 	}
 	return p
 }

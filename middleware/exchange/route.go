@@ -132,6 +132,9 @@ func newRoute(e *idem.Engine, policy idem.Policy, cfg []Config, fit func(idem.Po
 	if c.Scope != nil {
 		policy.Scope = func(ctx context.Context) (string, error) { return c.Scope(ctx.Value(requestKey{}).(*http.Request)) }
 	}
+	if c.OptionalKey {
+		policy = policy.KeyOptional()
+	}
 	if policy, err = fit(policy); err != nil {
 		return nil, err
 	}

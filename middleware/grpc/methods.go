@@ -119,12 +119,20 @@ var errOptionalToken = errors.New("the key is optional on a method for issued to
 // fit refuses policies that require more than the engine gives.
 func (o *options) fit(e *idem.Engine) (err error) {
 	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
-		if o.policies[name], err = e.Fit(o.policies[name].ForRoute(name)); err != nil {
+		p := o.policies[name].ForRoute(name)
+		if names(o.OptionalKey, name) {
+			p = p.KeyOptional()
+		}
+		if o.policies[name], err = e.Fit(p); err != nil {
 			return fmt.Errorf("method %q: %w", name, err)
 		}
 	}
 	if o.fallback != nil {
-		*o.fallback, err = e.Fit(*o.fallback)
+		p := *o.fallback
+		if len(o.OptionalKey) > 0 { // some of its methods may be among them
+			p = p.KeyOptional()
+		}
+		*o.fallback, err = e.Fit(p)
 	}
 	return err
 }

@@ -82,3 +82,36 @@ func TestWiringErrors(t *testing.T) {
 		t.Error("no interceptor")
 	}
 }
+
+// Calls without a key are outside of the guarantee of their method, and it says so.
+func TestGuaranteeOfAnOptionalKey(t *testing.T) {
+	t.Parallel()
+	const all = "/wallet.v1.WalletService/*"
+	for name, tt := range map[string]struct {
+		byName   bool // the policy
+		optional []string
+		want     bool
+	}{
+		"its own":          {true, []string{transferMethod}, true},
+		"of its service":   {true, []string{all}, true},
+		"of another":       {true, []string{payoutMethod, transferMethod}, true},
+		"none":             {true, nil, false},
+		"for all others":   {false, []string{all}, true},
+		"none, all others": {false, nil, false},
+	} {
+		b := setup(t)
+		policies := []idem.Policy{b.policy}
+		if tt.byName {
+			policies = b.policyOf(transferMethod, payoutMethod)
+		}
+		idemgrpc.MustNew(b.engine, policies, idemgrpc.Config{OptionalKey: tt.optional})
+		for _, g := range b.engine.Guarantees() {
+			if strings.HasSuffix(g.Route, payoutMethod) {
+				continue
+			}
+			if strings.Contains(g.Line(), "if the request has a key") != tt.want {
+				t.Errorf("%s: the method gets %v", name, g.Line())
+			}
+		}
+	}
+}
