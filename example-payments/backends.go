@@ -9,12 +9,16 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	idemredis "github.com/idemkeeper/idemkeeper/engine/redis"
+	idemsql "github.com/idemkeeper/idemkeeper/engine/sql"
+	idemzk "github.com/idemkeeper/idemkeeper/engine/zookeeper"
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/lock/redis"
 	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
@@ -39,6 +43,9 @@ func (a *App) openLedger(ctx context.Context) error {
 	if a.cfg.lockIsSharedAlone() {
 		a.log.WarnContext(ctx, "the lock is shared, and neither the keys nor the ledger is, so each instance would pay once; run one instance, or use --database or --token-store redis")
 	}
+	if a.cfg.Redis != "" && a.cfg.TokenStore == storeSQL {
+		a.log.WarnContext(ctx, "Redis is not used, because of --token-store sql")
+	}
 	if a.cfg.ledgerIsPrivate() {
 		a.log.WarnContext(ctx, "the keys are shared and the ledger is not, so payments of other instances cannot be looked up and stay unknown; use --database")
 	}
@@ -62,174 +69,194 @@ func (a *App) openLedger(ctx context.Context) error {
 	return nil
 }
 
-// openBackends connects the lock and the token store. ZooKeeper opens before Redis,
-// because its witness remembers which Redis it was. It also closes after Redis.
-func (a *App) openBackends(ctx context.Context) (err error) {
-	if a.cfg.ZooKeeper != "" {
-		if err := a.openZooKeeper(ctx); err != nil {
-			return fmt.Errorf("--zookeeper: %w", err)
-		}
-	}
-	if a.cfg.Redis != "" && a.cfg.TokenStore == storeSQL {
-		a.log.WarnContext(ctx, "Redis is not used, because of --token-store sql")
-	} else if a.cfg.Redis != "" && (a.cfg.TokenStore == storeRedis || a.locker == nil) {
-		if err := a.openRedis(ctx); err != nil {
-			return fmt.Errorf("--redis: %w", err)
-		}
+// openEngine connects lock and store and makes the engine. Each set-up that docs/choosing.md recommends is one call. The others are for trying
+// things out.
+func (a *App) openEngine(ctx context.Context) (err error) {
+	open, flags := a.byHand, "--token-store "+a.cfg.TokenStore
+	switch {
+	case a.cfg.TokenStore == storeRedis && a.cfg.ZooKeeper == "":
+		open, flags = a.onRedis, "--redis"
+	case a.cfg.TokenStore == storeRedis:
+		open, flags = a.onZooKeeperAndRedis, "--zookeeper, --redis"
+	case a.cfg.Lock == lockSQL || a.cfg.joined():
+		open, flags = a.onDatabase, "--database"
 	}
 	if a.cfg.TokenStore == storeSQL {
-		if err := a.openSQL(ctx); err != nil {
+		if err := sqlstore.Migrate(ctx, a.ledger.Database().Write, a.ledger.Database().Dialect); err != nil {
 			return fmt.Errorf("--database: %w", err)
 		}
 	}
-	if a.locker == nil && a.joined == nil {
-		a.locker, a.lockName = memorylock.New(), "memory"
+	if a.engine, err = open(ctx, a.options()); err != nil {
+		return fmt.Errorf("%s: %w", flags, err)
 	}
-	if a.store == nil {
-		a.store = memorystore.New()
-	}
-	if a.cfg.ResponseKeys != nil {
-		opts := []sealed.Option{sealed.WithLogger(a.log)}
-		if a.cfg.PlainResponses {
-			opts = append(opts, sealed.WithPlain())
-		}
-		if a.joined != nil {
-			a.joined, err = sealed.NewJoined(a.joined, a.cfg.ResponseKeys, opts...)
-			a.store = a.joined
-		} else {
-			a.store, err = sealed.New(a.store, a.cfg.ResponseKeys, opts...)
-		}
-		if err != nil {
-			return fmt.Errorf("--response-keys: %w", err)
-		}
-	}
+	a.closers = append(a.closers, closing(a.engine.Close))
 	return nil
 }
 
-func (a *App) openZooKeeper(ctx context.Context) error {
-	servers, chroot, err := zookeeper.ParseConnectString(a.cfg.ZooKeeper)
+func (a *App) onRedis(ctx context.Context, opts []idem.SetupOption) (*idem.Engine, error) {
+	client, err := a.redisClient()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	cfg := zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: a.cfg.SessionTimeout,
-		TickTime: a.cfg.ZooKeeperTick, Logger: a.log}
+	a.lockName = "redis"
+	return idemredis.New(ctx, client, append(opts, a.replicas(), idemredis.WithLogger(a.log), redislock.WithTTL(a.cfg.SessionTimeout))...)
+}
+
+func (a *App) onZooKeeperAndRedis(ctx context.Context, opts []idem.SetupOption) (*idem.Engine, error) {
+	ensemble, err := a.ensemble()
+	if err != nil {
+		return nil, err
+	}
+	client, err := a.redisClient()
+	if err != nil {
+		return nil, err
+	}
+	markers := idemzk.WithoutDurableMarkers()
+	if a.cfg.DurableMarkers {
+		markers = idemzk.WithDurableMarkers(a.cfg.MarkerRetention)
+	}
+	if a.cfg.DurableMarkers && a.cfg.AcceptLoss {
+		opts = append(opts, redisstore.WithLossAcceptance(func(ctx context.Context, shards int) {
+			a.log.ErrorContext(ctx, "Redis lost its records; the durable markers protect the used keys", "shards", shards)
+		}))
+	}
+	engine, err := idemzk.New(ctx, ensemble, client, append(opts, a.replicas(), markers)...)
+	if err == nil {
+		a.lockName, a.zookeeper = "zookeeper", engine.Locker().(*zookeeper.Locker).Client()
+	}
+	return engine, err
+}
+
+// onDatabase has the records in the ledger's database. They commit together with the payments. With --lock sql the locks are there too, and no
+// transaction is open while the card network is called.
+func (a *App) onDatabase(ctx context.Context, opts []idem.SetupOption) (*idem.Engine, error) {
+	db := a.ledger.Database()
+	if a.cfg.Lock == lockSQL {
+		a.lockName = "sql"
+		return idemsql.New(ctx, db.Write, db.Dialect, append(opts, idemsql.WithLogger(a.log), sqllock.WithTTL(a.cfg.SessionTimeout), sqllock.WithUnreplicated(db.Unreplicated))...)
+	}
+	if a.cfg.ZooKeeper != "" { // it elects the instance that sweeps
+		if err := a.openZooKeeper(ctx); err != nil {
+			return nil, err
+		}
+	}
+	opts = append(opts, sqlstore.WithIdleLimit(idleLimit+a.cfg.ProcessorLatency))
+	for _, opt := range a.storeOptions() {
+		opts = append(opts, opt)
+	}
+	if a.cfg.ledgerIsOwn() {
+		opts = append(opts, idem.WithLockTimeout(sqliteTurn), idem.WithStoreTimeout(sqliteTurn))
+	} else { // a payment that has waited for an account sees its new balance
+		opts = append(opts, sqlstore.WithIsolation(sql.LevelReadCommitted))
+	}
+	a.lockName = "joined"
+	return sqlstore.Join(ctx, db.Write, db.Dialect, opts...)
+}
+
+// byHand has the records in this process, or marks the keys of records in SQL in ZooKeeper.
+func (a *App) byHand(ctx context.Context, _ []idem.SetupOption) (_ *idem.Engine, err error) {
+	opts := a.engineOptions()
+	if a.cfg.ledgerIsOwn() { // the ledger is claimed, so a second instance does not start
+		opts = append(opts, idem.WithSingleInstance())
+	}
+	var locker driver.Locker = memorylock.New()
+	a.lockName = "memory"
+	switch {
+	case a.cfg.ZooKeeper != "":
+		if err := a.openZooKeeper(ctx); err != nil {
+			return nil, err
+		}
+		var markers zookeeper.LockerOption
+		if a.cfg.DurableMarkers {
+			markers = zookeeper.WithDurableMarkers()
+		}
+		a.markers = a.zookeeper.Locker(markers)
+		a.lockName, locker, opts = "zookeeper", a.markers, append(opts, idem.WithLockSession(a.zookeeper))
+	case a.cfg.Redis != "" && a.cfg.TokenStore == storeMemory:
+		client, err := a.redisClient()
+		if err != nil {
+			return nil, err
+		}
+		l, err := redislock.New(ctx, client, redislock.WithTTL(a.cfg.SessionTimeout), redislock.WithLogger(a.log))
+		if err != nil {
+			return nil, err
+		}
+		a.lockName, locker, opts = "redis", l, append(opts, idem.WithLockSession(l))
+	}
+	var store driver.Store = memorystore.New()
+	if a.cfg.TokenStore == storeSQL {
+		a.log.WarnContext(ctx, "the records do not commit together with the payments, because of --durable-markers")
+		records, err := sqlstore.New(ctx, a.ledger.Database().Write, a.ledger.Database().Dialect, a.storeOptions()...)
+		if err != nil {
+			return nil, err
+		}
+		store, opts = records, append(opts, idem.WithCloser(records))
+	}
+	if store, err = a.sealing().Over(ctx, store); err != nil {
+		return nil, err
+	}
+	return idem.New(locker, store, opts...)
+}
+
+// storeOptions are those of a store in the ledger's database.
+func (a *App) storeOptions() []sqlstore.Option {
+	opts := append(a.ledger.Database().StoreOptions(), sqlstore.WithLogger(a.log))
+	if a.cfg.ledgerIsOwn() {
+		opts = append(opts, sqlstore.WithSoleProcess())
+	}
+	return opts
+}
+
+// replicas has attempts wait for the replicas of --redis-replicas.
+func (a *App) replicas() redisstore.Option {
+	if a.cfg.RedisReplicas == 0 {
+		return nil
+	}
+	return redisstore.WithReplicas(a.cfg.RedisReplicas, replicaTimeout)
+}
+
+// sealing encrypts responses with --response-keys.
+func (a *App) sealing() sealed.Sealing {
+	opts := []sealed.Option{sealed.WithLogger(a.log)}
+	if a.cfg.PlainResponses {
+		opts = append(opts, sealed.WithPlain())
+	}
+	if a.cfg.ResponseKeys == nil {
+		return sealed.Sealing{}
+	}
+	return sealed.Responses(a.cfg.ResponseKeys, opts...)
+}
+
+func (a *App) redisClient() (goredis.UniversalClient, error) {
+	goredis.SetLogger(debugLog{a.log}) // the client library has one logger for the process
+	client, err := redisstore.Connect(a.cfg.Redis, redisstore.WithTLS(a.cfg.TLS))
+	if err != nil {
+		return nil, err
+	}
+	a.closers = append(a.closers, client.Close)
+	return client, nil
+}
+
+func (a *App) ensemble() (zookeeper.Config, error) {
+	servers, chroot, err := zookeeper.ParseConnectString(a.cfg.ZooKeeper)
+	cfg := zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: a.cfg.SessionTimeout, TickTime: a.cfg.ZooKeeperTick, Logger: a.log}
 	if a.cfg.ZooKeeperAuth != "" {
 		cfg.Credentials = []zookeeper.Credential{{Scheme: "digest", Secret: []byte(a.cfg.ZooKeeperAuth)}}
 	}
 	if a.cfg.ZooKeeperTLS {
 		cfg.TLS = a.cfg.TLS
 	}
+	return cfg, err
+}
+
+func (a *App) openZooKeeper(ctx context.Context) error {
+	cfg, err := a.ensemble()
+	if err != nil {
+		return err
+	}
 	if a.zookeeper, err = zookeeper.Open(ctx, cfg); err != nil {
 		return err
 	}
 	a.closers = append(a.closers, closing(a.zookeeper.Close))
-	a.abandon = a.zookeeper.Abandon
-	var markers zookeeper.LockerOption
-	if a.cfg.DurableMarkers {
-		markers = zookeeper.WithDurableMarkers()
-	}
-	a.markers = a.zookeeper.Locker(markers)
-	a.locker, a.lockName = a.markers, "zookeeper"
-	return nil
-}
-
-// openRedis opens the token store with --token-store redis, and the lock if
-// ZooKeeper does not have it.
-func (a *App) openRedis(ctx context.Context) error {
-	goredis.SetLogger(debugLog{a.log}) // the client library has one logger for the process
-	client, err := redisstore.Connect(a.cfg.Redis, redisstore.WithTLS(a.cfg.TLS))
-	if err != nil {
-		return err
-	}
-	a.closers = append(a.closers, client.Close)
-	if a.cfg.TokenStore == storeRedis {
-		opts := []redisstore.Option{redisstore.WithLogger(a.log)}
-		if a.zookeeper != nil {
-			opts = append(opts, redisstore.WithWitness(recipes.Registers(a.zookeeper)))
-		}
-		if a.cfg.RedisReplicas > 0 {
-			opts = append(opts, redisstore.WithReplicas(a.cfg.RedisReplicas, replicaTimeout))
-		}
-		if a.cfg.DurableMarkers && a.cfg.AcceptLoss {
-			opts = append(opts, redisstore.WithLossAcceptance(func(ctx context.Context, shards int) {
-				a.log.ErrorContext(ctx, "Redis lost its records; the durable markers protect the used keys", "shards", shards)
-			}))
-		}
-		store, err := redisstore.New(ctx, client, opts...)
-		if err != nil {
-			return err
-		}
-		a.store = store
-		if a.cfg.ResponseKeys != nil { // idemctl then asks operators for the keys
-			if err := store.DeclareSealed(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	if a.locker != nil {
-		return nil
-	}
-	locker, err := redislock.New(ctx, client, redislock.WithTTL(a.cfg.SessionTimeout), redislock.WithLogger(a.log))
-	if err != nil {
-		return err
-	}
-	a.closers = append(a.closers, closing(locker.Close))
-	a.abandon = locker.Abandon
-	a.locker, a.lockName = locker, "redis"
-	return nil
-}
-
-// openSQL opens the token store in the ledger's database. Unless keys are marked in
-// ZooKeeper, or the database has the lock, its records commit together with the payments.
-func (a *App) openSQL(ctx context.Context) error {
-	db := a.ledger.Database()
-	if err := sqlstore.Migrate(ctx, db.Write, db.Dialect); err != nil {
-		return err
-	}
-	opts := append(db.StoreOptions(), sqlstore.WithLogger(a.log))
-	if a.cfg.ledgerIsOwn() {
-		opts = append(opts, sqlstore.WithSoleProcess())
-	}
-	store, err := sqlstore.New(ctx, db.Write, db.Dialect, opts...)
-	if err != nil {
-		return err
-	}
-	a.closers = append(a.closers, store.Close)
-	a.store = store
-	if a.cfg.ResponseKeys != nil { // idemctl then asks operators for the keys
-		if err := store.DeclareSealed(ctx); err != nil {
-			return err
-		}
-	}
-	if a.cfg.Lock == lockSQL {
-		return a.openSQLLock(ctx)
-	}
-	if !a.cfg.joined() {
-		a.log.WarnContext(ctx, "the records do not commit together with the payments, because of --durable-markers")
-		return nil
-	}
-	joinedOpts := []sqlstore.JoinedOption{sqlstore.WithIdleLimit(idleLimit + a.cfg.ProcessorLatency)}
-	if !a.cfg.ledgerIsOwn() { // a payment that has waited for an account sees its new balance
-		joinedOpts = append(joinedOpts, sqlstore.WithIsolation(sql.LevelReadCommitted))
-	}
-	joined, err := store.Joined(joinedOpts...)
-	if err != nil {
-		return err
-	}
-	a.store, a.joined, a.lockName = joined, joined, "joined"
-	return nil
-}
-
-// openSQLLock takes the locks in the ledger's database. So no transaction is open while the card network is called.
-func (a *App) openSQLLock(ctx context.Context) error {
-	db := a.ledger.Database()
-	locker, err := sqllock.New(ctx, db.Write, db.Dialect, sqllock.WithTTL(a.cfg.SessionTimeout),
-		sqllock.WithUnreplicated(db.Unreplicated), sqllock.WithLogger(a.log))
-	if err != nil {
-		return err
-	}
-	a.closers = append(a.closers, closing(locker.Close))
-	a.abandon = locker.Abandon
-	a.locker, a.lockName = locker, "sql"
 	return nil
 }

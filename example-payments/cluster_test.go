@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
@@ -168,8 +170,8 @@ func TestHandlerThatIsGivenUpKeepsItsLock(t *testing.T) {
 		}
 		<-answered
 
-		other := &App{cfg: cfg, log: log}
-		if err := other.openBackends(t.Context()); err != nil {
+		other := &App{cfg: cfg, log: log, timeline: server.NewTimeline()}
+		if err := errors.Join(other.openTelemetry(t.Context()), other.openEngine(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
@@ -178,7 +180,7 @@ func TestHandlerThatIsGivenUpKeepsItsLock(t *testing.T) {
 			}
 		}()
 		id := idem.NewKeyID("merchant_demo", "k")
-		if lease, err := other.locker.TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()}); err == nil {
+		if lease, err := other.engine.Locker().TryAcquire(t.Context(), driver.LockRequest{KeyID: id, Nonce: driver.NewNonce()}); err == nil {
 			t.Errorf("the lock was free: %v", lease.Fence())
 		}
 		if err := app.engine.Close(context.Background()); err != nil { // the session is gone: the handler gives up by itself

@@ -63,7 +63,7 @@ func (a *App) Serve(ctx context.Context, ready io.Writer) error {
 	swept := make(chan struct{})
 	go func() { defer close(swept); a.sweeper.Run(sweeping) }()
 	a.log.Info("serving", "http", a.Addr(), "grpc", a.GRPCAddr(), "lock", a.lockName, "store", a.cfg.TokenStore)
-	if a.joined != nil && a.cfg.Resolver == resolverNone {
+	if a.engine.Joined() && a.cfg.Resolver == resolverNone {
 		a.log.Info("a crash rolls a payment back together with its record, so it leaves no outcome in doubt for --resolver none; --redis does, or --token-store memory without --demo")
 	}
 	var failed error
@@ -96,16 +96,11 @@ func (a *App) stop(ctx context.Context, swept <-chan struct{}) error {
 		grace, cancel = context.WithTimeout(ctx, lastMoment)
 		defer cancel()
 	}
-	err := a.engine.Close(grace)
-	if err == nil {
-		select {
-		case <-swept:
-		case <-grace.Done():
-			err = errors.New("the sweeper still runs")
-		}
+	select {
+	case <-swept:
+	case <-grace.Done():
 	}
-	if err != nil {
-		a.abandon()
+	if err := a.engine.Close(grace); err != nil {
 		return fmt.Errorf("given up waiting for handlers, whose locks will time out: %w", err)
 	}
 	if err := a.disconnect(); err != nil {

@@ -50,12 +50,12 @@ func (a *App) makeSweeper(resolver idem.Resolver) (err error) {
 				return election.RunAsLeader(ctx, func(ctx context.Context, _ driver.Fence) error { return term(ctx) })
 			}),
 			sweeper.WithInbox(inbox))
-	case a.joined != nil:
+	case a.engine.Joined():
 		opts = append(opts, sweeper.WithLead(a.ledger.Lead))
 	default:
-		opts = append(opts, sweeper.WithLead(sweeper.ByLock(a.locker, "example-payments")))
+		opts = append(opts, sweeper.WithLead(sweeper.ByLock(a.engine.Locker(), "example-payments")))
 	}
-	if a.markers != nil && a.joined == nil {
+	if a.markers != nil {
 		opts = append(opts, sweeper.WithChore(min(markerChore, a.cfg.MarkerRetention), a.removeMarkers))
 	}
 	a.sweeper, err = sweeper.New(a.engine, []idem.Policy{a.policy}, opts...)
@@ -75,7 +75,7 @@ func candidate() string {
 // builds. Markers of unknown outcomes stay until the outcomes are settled.
 func (a *App) removeMarkers(ctx context.Context) error {
 	settled := func(ctx context.Context, id driver.KeyID, m *driver.Marker) (bool, error) {
-		rec, err := a.store.Get(ctx, id)
+		rec, err := a.engine.Store().Get(ctx, id)
 		if err == nil && rec.State == driver.StateNone { // Redis has lost it, so it is restored from the marker for people to see
 			rec, err = a.engine.Resolve(ctx, id, &a.policy)
 		}

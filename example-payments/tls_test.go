@@ -29,9 +29,9 @@ func TestSampleOverTLS(t *testing.T) {
 		name, flag, want string
 		args             []string
 	}{
-		{"ZooKeeper of a stranger", "--zookeeper: ", "unknown authority", append(servers(zk, redis, ""), "--tls-ca", strangers, "--tls-cert", cert, "--tls-key", key)},
-		{"a stranger at ZooKeeper", "--zookeeper: ", "certificate", append(servers(zk, redis, ""), "--tls-ca", trust, "--tls-cert", hisCert, "--tls-key", hisKey)},
-		{"ZooKeeper under another name", "--zookeeper: ", "localhost", append(servers(host(zk), redis, ""), mine...)},
+		{"ZooKeeper of a stranger", "--zookeeper", "unknown authority", append(servers(zk, redis, ""), "--tls-ca", strangers, "--tls-cert", cert, "--tls-key", key)},
+		{"a stranger at ZooKeeper", "--zookeeper", "certificate", append(servers(zk, redis, ""), "--tls-ca", trust, "--tls-cert", hisCert, "--tls-key", hisKey)},
+		{"ZooKeeper under another name", "--zookeeper", "localhost", append(servers(host(zk), redis, ""), mine...)},
 		{"Redis of a stranger", "--redis: ", "unknown authority", []string{"--redis", redis, "--tls-ca", strangers}},
 		{"Redis under another name", "--redis: ", "localhost", append([]string{"--redis", host(redis)}, mine...)},
 		{"a database of a stranger", "--database: ", "unknown authority", []string{"--database", pg, "--tls-ca", strangers}},

@@ -14,7 +14,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 	idemtelemetry "github.com/idemkeeper/idemkeeper/idem/telemetry"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/sweeper"
@@ -34,11 +33,8 @@ type App struct {
 	ledger    *ledger.Ledger
 	books     payments.Ledger   // the ledger, as the handlers use it
 	zookeeper *zookeeper.Client // nil without --zookeeper
-	markers   *zookeeper.Locker // the locker, if it is ZooKeeper's
-	locker    driver.Locker
+	markers   *zookeeper.Locker // whose markers the sweeper removes, or nil
 	lockName  string
-	store     driver.Store
-	joined    driver.JoinedStore // the store, if its records commit with the payments
 	telemetry *telemetry.Telemetry
 	engine    *idem.Engine
 	policy    idem.Policy // of the sweeper
@@ -51,7 +47,6 @@ type App struct {
 	onGRPC    net.Listener
 
 	closers []func() error // in the order of opening
-	abandon func()         // drops the lock's session and leaves its locks to time out
 	grace   time.Duration
 }
 
@@ -60,7 +55,7 @@ type App struct {
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *App, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	a := &App{cfg: cfg, log: log, grace: gracePeriod, abandon: func() {}, timeline: server.NewTimeline()}
+	a := &App{cfg: cfg, log: log, grace: gracePeriod, timeline: server.NewTimeline()}
 	defer func() {
 		if err != nil {
 			_ = a.disconnect() // err has the cause
@@ -71,14 +66,10 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *App, err error
 	if err := a.openLedger(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.openBackends(ctx); err != nil {
-		return nil, err
-	}
-
 	if err := a.openTelemetry(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.makeEngine(); err != nil {
+	if err := a.openEngine(ctx); err != nil {
 		return nil, err
 	}
 
@@ -139,8 +130,8 @@ func (a *App) openTelemetry(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeEngine makes the engine: joined to the ledger's transactions, or with a lock.
-func (a *App) makeEngine() (err error) {
+// engineOptions are those of the engine alone.
+func (a *App) engineOptions() []idem.Option {
 	opts := []idem.Option{idem.WithLogger(a.log), a.telemetry.Observer.Engine(), idem.WithObserver(a.timeline.Observe),
 		idem.WithMaxOpenExecutionsPerScope(a.cfg.MaxOpen)}
 	if a.cfg.FingerprintKeys != nil {
@@ -150,18 +141,16 @@ func (a *App) makeEngine() (err error) {
 	if len(a.cfg.Operators) > 0 { // the console needs the engine, so it is made later
 		opts = append(opts, idem.WithObserver(func(ctx context.Context, ev idemtelemetry.Event) { a.console.Observe(ctx, ev) }))
 	}
-	if a.joined == nil {
-		if a.cfg.ledgerIsOwn() { // the ledger is claimed, so a second instance does not start
-			opts = append(opts, idem.WithSingleInstance())
-		}
-		a.engine, err = idem.New(a.locker, a.store, opts...)
-		return err
+	return opts
+}
+
+// options are those of every set-up.
+func (a *App) options() []idem.SetupOption {
+	opts := []idem.SetupOption{a.sealing()}
+	for _, opt := range a.engineOptions() {
+		opts = append(opts, opt)
 	}
-	if a.cfg.ledgerIsOwn() {
-		opts = append(opts, idem.WithLockTimeout(sqliteTurn), idem.WithStoreTimeout(sqliteTurn))
-	}
-	a.engine, err = idem.NewJoined(a.joined, opts...)
-	return err
+	return opts
 }
 
 // answer is a [payments.Answer]. It uses the transport of the payment's request.

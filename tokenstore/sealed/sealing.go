@@ -3,11 +3,13 @@ package sealed
 import (
 	"context"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-// Sealing is an option of idemredis.New, idemsql.New and idemzk.New, which seals the responses of the engine. The zero
-// Sealing does nothing. Make it with [Responses].
+var _ idem.SetupOption = Sealing{}
+
+// Sealing is an [idem.SetupOption] that seals the responses of the engine. The zero Sealing does nothing. Make it with [Responses].
 type Sealing struct {
 	ring *Ring
 	opts []Option
@@ -30,10 +32,27 @@ func (s Sealing) Over(ctx context.Context, store driver.Store) (driver.Store, er
 	if err != nil {
 		return nil, err
 	}
-	if d, ok := store.(interface{ DeclareSealed(context.Context) error }); ok {
-		if err := d.DeclareSealed(ctx); err != nil {
-			return nil, err
-		}
+	return over, declare(ctx, store)
+}
+
+// OverJoined is Over for joined mode.
+func (s Sealing) OverJoined(ctx context.Context, store driver.JoinedStore) (driver.JoinedStore, error) {
+	if !s.on {
+		return store, nil
 	}
-	return over, nil
+	over, err := NewJoined(store, s.ring, s.opts...)
+	if err != nil {
+		return nil, err
+	}
+	return over, declare(ctx, store)
+}
+
+// declare notes in a store that its responses are sealed, if it can.
+func declare(ctx context.Context, store driver.Store) error {
+	if d, ok := store.(interface {
+		DeclareSealed(ctx context.Context) error
+	}); ok {
+		return d.DeclareSealed(ctx)
+	}
+	return nil
 }
