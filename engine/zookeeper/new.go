@@ -25,23 +25,27 @@ type option func(*config)
 func (option) ConfiguresEngine() {}
 
 type config struct {
-	chosen    int           // how often durable markers were turned on or off
-	retention time.Duration // of durable markers, or 0 without them
-	negative  bool
-	witness   string // "" for the path that follows the prefix
+	chosen    int // how often durable markers were turned on or off
+	marking   bool
+	retention time.Duration // of durable markers, also of those that are left from other instances
+	witness   string        // "" for the path that follows the prefix
 }
+
+// leftFor is how long an instance without durable markers keeps those of others.
+const leftFor = 24 * time.Hour
 
 // WithDurableMarkers marks each key in ZooKeeper before its handler runs. So a key does not run again, even if Redis loses its record in a
 // fail-over or loses all of them. A marker stays for retention, which has to be longer than clients repeat a request. The engine removes older ones in the
 // background, in one instance at a time. Marking takes one more write of ZooKeeper before the handler, and each marker takes 600 bytes of
 // memory in every server of the ensemble.
 func WithDurableMarkers(retention time.Duration) Option {
-	return option(func(c *config) { c.chosen, c.retention, c.negative = c.chosen+1, retention, retention <= 0 })
+	return option(func(c *config) { c.chosen, c.marking, c.retention = c.chosen+1, true, retention })
 }
 
-// WithoutDurableMarkers leaves no markers. If a fail-over of Redis loses the record of a key, the key may run again.
+// WithoutDurableMarkers leaves no markers. If a fail-over of Redis loses the record of a key, the key may run again. Markers from before still
+// count, and the engine removes them after a day.
 func WithoutDurableMarkers() Option {
-	return option(func(c *config) { c.chosen, c.retention = c.chosen+1, 0 })
+	return option(func(c *config) { c.chosen, c.retention = c.chosen+1, leftFor })
 }
 
 // WithWitnessPath sets the znode that remembers which Redis has the records. By default it is [redisstore.WitnessPath] of the store's
@@ -88,7 +92,7 @@ func New(ctx context.Context, ensemble zookeeper.Config, client goredis.Universa
 		return nil, errMarkers
 	case c.chosen > 1:
 		return nil, errors.New("idemzk: durable markers are turned on or off more than once")
-	case c.negative:
+	case c.retention <= 0:
 		return nil, errors.New("idemzk: WithDurableMarkers needs a retention of more than 0")
 	case client == nil:
 		return nil, errors.New("idemzk: no client of Redis")
@@ -115,10 +119,15 @@ func New(ctx context.Context, ensemble zookeeper.Config, client goredis.Universa
 		parts.End(ctx, zk)
 		return nil, err
 	}
-	if c.retention == 0 {
-		return common.Engine(ctx, zk, zk.Locker(), store)
+	var markers zookeeper.LockerOption
+	if c.marking {
+		markers = zookeeper.WithDurableMarkers()
 	}
-	r := newRemover(zk.Locker(zookeeper.WithDurableMarkers()), c.retention, ensemble.Logger)
+	r, err := newRemover(zk.Locker(markers), ensemble.Root, c.retention, ensemble.Logger)
+	if err != nil {
+		parts.End(ctx, zk)
+		return nil, err
+	}
 	engine, err := common.Engine(ctx, zk, r.locker, store, idem.WithCloser(r))
 	if err == nil {
 		r.start(ctx, engine)

@@ -9,7 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/sweeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
 
 const (
@@ -23,6 +23,7 @@ const (
 // remover removes markers that are older than the retention, in one instance at a time.
 type remover struct {
 	locker    *zookeeper.Locker
+	election  *recipes.Election
 	engine    *idem.Engine
 	retention time.Duration
 	log       *slog.Logger
@@ -31,11 +32,13 @@ type remover struct {
 	done sync.WaitGroup
 }
 
-func newRemover(l *zookeeper.Locker, retention time.Duration, log *slog.Logger) *remover {
+// newRemover returns the remover of the markers below a root.
+func newRemover(l *zookeeper.Locker, root string, retention time.Duration, log *slog.Logger) (*remover, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &remover{locker: l, retention: retention, log: log}
+	election, err := recipes.NewElection(l.Client(), "/idem/markers"+root, "engine")
+	return &remover{locker: l, election: election, retention: retention, log: log}, err
 }
 
 func (r *remover) start(ctx context.Context, e *idem.Engine) {
@@ -51,17 +54,16 @@ func (r *remover) Close() error {
 	return nil
 }
 
-// run removes markers whenever this instance has the lock of the removers.
+// run removes markers whenever this instance is elected.
 func (r *remover) run(ctx context.Context) {
-	lead := sweeper.ByLock(r.locker, "removal of markers")
 	for ctx.Err() == nil {
-		_ = lead(ctx, r.term) // the lock is away, or was lost
+		_ = r.election.RunAsLeader(ctx, r.term) // ZooKeeper is away, or the office was lost
 		sleep(ctx, retryPause)
 	}
 }
 
 // term makes pass after pass.
-func (r *remover) term(ctx context.Context) error {
+func (r *remover) term(ctx context.Context, _ driver.Fence) error {
 	for {
 		_, err := r.locker.RemoveMarkers(ctx, zookeeper.MarkerRemoval{Retention: r.retention, Settled: r.settled})
 		if ctx.Err() != nil {

@@ -86,7 +86,7 @@ var onlyRules = []struct {
 		"a service on Redis must not link the client of ZooKeeper"},
 	{"engine/sql", false, []string{standardLibrary, "engine/internal", "idem", "lock/sql", "tokenstore/sql"},
 		"a service on SQL must not link the clients of Redis and ZooKeeper"},
-	{"engine/zookeeper", false, []string{standardLibrary, "engine/internal", "idem", "sweeper", "lock/zookeeper", "tokenstore/redis", "github.com/redis"},
+	{"engine/zookeeper", false, []string{standardLibrary, "engine/internal", "idem", "lock/zookeeper", "tokenstore/redis", "github.com/redis"},
 		"a service with its locks in ZooKeeper must not link other locks"},
 	{"internal/test/testserver", false, []string{standardLibrary, "internal/test/testserver", "github.com/redis"},
 		"a fault that the library and its test servers share would never show"},
