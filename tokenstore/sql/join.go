@@ -6,10 +6,11 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// JoinOption configures [Join]. Every [Option], [JoinedOption] and [idem.Option] is one.
+// JoinOption configures [Join]. Every [Option], [JoinedOption] and [idem.Option] is one, and so is sealed.Responses.
 type JoinOption = idem.SetupOption
 
 // ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
@@ -18,11 +19,10 @@ func (Option) ConfiguresEngine() {}
 // ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
 func (JoinedOption) ConfiguresEngine() {}
 
-// Join returns an engine whose records commit together with what the handlers write to a database
-// of PostgreSQL, MySQL or MariaDB. It is [New], [Store.Joined] and [idem.NewJoined], and its error is
-// that of those. It takes the options of all three, such as [WithIsolation]. Use the three themselves
-// for SQLite. A pool of pgx has a Join in package pgxstore. Closing the engine closes the store. The
-// database stays open.
+// Join returns an engine whose records commit together with what the handlers write to a database. It is [New], [Store.Joined]
+// and [idem.NewJoined], and its error is that of those. It takes the options of all three, such as [WithIsolation]. On SQLite it
+// needs [WithReadPool] and [WithSoleProcess]. A pool of pgx has a Join in package pgxstore. Closing the engine closes the store.
+// The database stays open.
 //
 // [WithLogger] is the logger of the engine too, unless [idem.WithLogger] gives it another one.
 func Join(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...JoinOption) (*idem.Engine, error) {
@@ -34,6 +34,7 @@ func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*S
 	var ofStore []Option
 	var ofJoined []JoinedOption
 	var ofEngine []idem.Option
+	var over overlay
 	for _, opt := range opts {
 		switch opt := opt.(type) {
 		case nil:
@@ -43,6 +44,8 @@ func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*S
 			ofJoined = append(ofJoined, opt)
 		case idem.Option:
 			ofEngine = append(ofEngine, opt)
+		case overlay:
+			over = opt
 		default:
 			return nil, fmt.Errorf("tokenstore/sql: join: %T is no option of New, Joined or NewJoined", opt)
 		}
@@ -54,17 +57,24 @@ func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*S
 	if store.config.expireEvery == 0 { // otherwise New has checked them
 		err = store.checkRights(ctx, RoleService.rights())
 	}
-	var j *Joined
+	var records driver.JoinedStore
 	if err == nil {
-		j, err = joined(store, ofJoined...)
+		records, err = joined(store, ofJoined...)
 	}
-	if err != nil {
-		_ = store.Close()
-		return nil, err
+	if err == nil && over != nil {
+		records, err = over.OverJoined(ctx, records)
 	}
-	engine, err := idem.NewJoined(j, append([]idem.Option{idem.WithCloser(store), idem.WithLogger(store.config.log)}, ofEngine...)...)
+	var engine *idem.Engine
+	if err == nil {
+		engine, err = idem.NewJoined(records, append([]idem.Option{idem.WithCloser(store), idem.WithLogger(store.config.log)}, ofEngine...)...)
+	}
 	if err != nil {
 		_ = store.Close()
 	}
 	return engine, err
+}
+
+// overlay is an option that puts another store over the joined one, such as sealed.Responses.
+type overlay interface {
+	OverJoined(ctx context.Context, store driver.JoinedStore) (driver.JoinedStore, error)
 }
