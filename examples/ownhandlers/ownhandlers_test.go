@@ -31,7 +31,14 @@ func TestMain(m *testing.M) {
 var databases atomic.Int64
 
 // setup makes a database with the table of keys, and one of payments.
-func setup(t *testing.T) *sql.DB {
+func setup(t testing.TB) *sql.DB {
+	t.Helper()
+	db, _ := setupNamed(t)
+	return db
+}
+
+// setupNamed is setup, and returns the URL of the database too.
+func setupNamed(t testing.TB) (*sql.DB, string) {
 	t.Helper()
 	u, err := url.Parse(testserver.SharedPostgres(t))
 	if err != nil {
@@ -61,10 +68,10 @@ func setup(t *testing.T) *sql.DB {
 	if err := Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec("CREATE TABLE payments (amount bigint NOT NULL)"); err != nil {
+	if _, err := db.Exec("CREATE TABLE payments (key text, amount bigint NOT NULL)"); err != nil {
 		t.Fatal(err)
 	}
-	return db
+	return db, u.String()
 }
 
 func insert(ctx context.Context, tx *sql.Tx) error {

@@ -1,0 +1,212 @@
+package crashtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Result is what became of a case.
+type Result string
+
+// The results. Only the last two are no evidence.
+const (
+	Once       Result = "once"        // a final success, and one effect
+	None       Result = "none"        // a final refusal, and no effect
+	Doubt      Result = "doubt"       // in doubt and told so, and one effect at most
+	Failed     Result = "FAILED"      // see Case.Why
+	NotReached Result = "not reached" // the request never came to the point
+	LeftOut    Result = "left out"    // see Case.Why
+)
+
+// Case is a fault at a point, and what became of it.
+type Case struct {
+	Point    PointInfo
+	Fault    Fault
+	Server   string // that was restarted
+	Result   Result
+	Cell     string // the result in a word or two, for the table
+	Why      string // it failed or was left out
+	Timeline string // of a failure
+}
+
+func (c *Case) id() string {
+	if c.Server != "" && c.Server != "server" {
+		return fmt.Sprintf("%d %s %s", c.Point.Number, c.Fault, c.Server)
+	}
+	return fmt.Sprintf("%d %s", c.Point.Number, c.Fault)
+}
+
+// tries is how often a case may miss its point, with a new process each time.
+const tries = 3
+
+func (r *runner) try(ctx context.Context, c *Case) {
+	for range tries {
+		if r.tryOnce(ctx, c); c.Result != NotReached {
+			return
+		}
+	}
+}
+
+func (c *Case) failed(cell, format string, args ...any) {
+	c.Result, c.Cell, c.Why = Failed, cell, fmt.Sprintf(format, args...)
+}
+
+// tryOnce sends one request to a process in which the fault happens, and repeats it as a client would.
+func (r *runner) tryOnce(ctx context.Context, c *Case) {
+	at := target{c.Point.Name, c.Point.Nth, c.Fault}
+	h := r.newHistory()
+	ill, err := r.start(ctx)
+	if err == nil {
+		defer ill.kill()
+		err = ill.arm(ctx, at)
+	}
+	if err != nil {
+		c.failed("no start", "%v", err)
+		return
+	}
+	defer func() {
+		if c.Result == Failed {
+			c.Timeline = r.timeline(h, ill, c)
+		}
+	}()
+
+	// The repeats go to a healthy process, and to the ill one too if that can answer.
+	dead := func() bool {
+		_, reached := happened(ill, isReached)
+		return !ill.running() || reached && (c.Fault == KilledBefore || c.Fault == KilledAfter || c.Fault == Stopped)
+	}
+	main := client{runner: r, history: h, name: "client", timeout: r.ClientTimeout}
+	main.route = func(nth int) *instance {
+		if nth == 0 || nth%2 == 1 && !dead() || r.OneInstance && ill.running() {
+			return ill
+		}
+		return r.healthy(ctx, ill)
+	}
+
+	done, stop := context.WithCancel(ctx)
+	defer stop()
+	var others sync.WaitGroup
+	others.Go(func() { r.accompany(done, c, h, ill, &others) })
+
+	var last reply
+	if c.Fault == Stopped {
+		// The first request is a patient one, so that the process has every reason to go on when it is continued. A second
+		// client, or the same one behind a proxy, asks meanwhile.
+		others.Go(func() {
+			first := main
+			first.patient = func(int) bool { return true }
+			first.send(done, 0)
+		})
+		if _, err := r.awaitWithin(ctx, ill, r.ClientTimeout+startTimeout, func(e event) bool { return e.Is == isReached }); err == nil {
+			last = main.untilFinalFrom(ctx, 1)
+		}
+	} else {
+		last = main.untilFinal(ctx)
+	}
+	if _, ok := happened(ill, isReached); !ok {
+		stop()
+		others.Wait()
+		c.Result, c.Cell, c.Why = NotReached, string(NotReached), "the request did not come to the point again"
+		return
+	}
+	r.calm(ctx, c, h, ill, &others)
+	r.judge(ctx, c, h, main, last)
+}
+
+// calm waits until the ill process has ended what it began.
+func (r *runner) calm(ctx context.Context, c *Case, h *history, ill *instance, others *sync.WaitGroup) {
+	others.Wait()
+	switch c.Fault {
+	case KilledBefore, KilledAfter:
+		select {
+		case <-ill.exited:
+		case <-time.After(r.Budget):
+			h.note("the process does not die")
+		}
+		return
+	case AnswerLate, Stopped, Duplicate, OtherBody, Restarted:
+		if _, err := r.awaitWithin(ctx, ill, r.Budget+r.late(), is(isResumed)); err != nil {
+			h.note("the process did not go on: %v", err)
+		}
+	}
+	ill.quiet(ctx, 200*time.Millisecond, 2*time.Second)
+}
+
+func happened(in *instance, what string) (timed, bool) {
+	for _, e := range in.all() {
+		if e.Is == what {
+			return e, true
+		}
+	}
+	return timed{}, false
+}
+
+func (r *runner) awaitWithin(ctx context.Context, in *instance, d time.Duration, fits func(event) bool) (timed, error) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return in.await(ctx, fits)
+}
+
+// meeting is how long a process is held for requests that arrive meanwhile. They may wait for it.
+const meeting = 400 * time.Millisecond
+
+// accompany does the test's part of a fault.
+func (r *runner) accompany(ctx context.Context, c *Case, h *history, ill *instance, others *sync.WaitGroup) {
+	if _, err := ill.await(ctx, is(isReached)); err != nil {
+		return
+	}
+	switch c.Fault {
+	case Stopped:
+		pause(ctx, r.late())
+		// What asks at the other process has to be over, but it may wait for what this one holds.
+		for end := time.Now().Add(3 * time.Second); !h.hasFinal() && time.Now().Before(end); {
+			pause(ctx, 20*time.Millisecond)
+		}
+		h.note("the process is continued")
+		if err := continueProcess(ill.cmd.Process); err != nil {
+			h.note("it cannot be continued: %v", err)
+		}
+	case Duplicate, OtherBody:
+		var answers sync.WaitGroup
+		instances := []*instance{ill}
+		if !r.OneInstance {
+			instances = append(instances, r.healthy(ctx, ill))
+		}
+		for i, in := range instances {
+			d := client{runner: r, history: h, name: fmt.Sprintf("%s %d", c.Fault, i+1), other: c.Fault == OtherBody, timeout: r.Budget}
+			d.route = func(int) *instance { return in }
+			answers.Go(func() { d.send(ctx, 0) })
+			others.Go(func() { answers.Wait() })
+		}
+		met := make(chan struct{})
+		go func() { answers.Wait(); close(met) }()
+		select {
+		case <-met:
+		case <-time.After(meeting):
+		}
+		ill.send(order{GoOn: true})
+	case Restarted:
+		h.note("%s is restarted", c.Server)
+		if err := r.Restart[c.Server](ctx); err != nil {
+			h.note("%s did not start again: %v", c.Server, err)
+		}
+		ill.send(order{GoOn: true})
+	}
+}
+
+// hasFinal reports whether a client has a final answer.
+func (h *history) hasFinal() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range h.replies {
+		if a.final() {
+			return true
+		}
+	}
+	return false
+}
+
+var errTestEnded = errors.New("the test ended")

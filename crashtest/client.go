@@ -1,0 +1,186 @@
+package crashtest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Send sends a request on a connection of its own, and returns its answer. It fits into [Subject.Request].
+func Send(req *http.Request) (Answer, error) {
+	// Without keep-alive, because net/http repeats a request with an Idempotency-Key on a connection that broke.
+	transport := &http.Transport{DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer res.Body.Close() //nolint:errcheck // it was read
+	body, err := io.ReadAll(res.Body)
+	return Answer{Status: res.StatusCode, Body: string(body), Header: res.Header}, err
+}
+
+// byStatus is the outcome of an answer over HTTP.
+func byStatus(a Answer) Outcome {
+	switch {
+	case a.Status == http.StatusConflict && saysInDoubt(a.Body):
+		return InDoubt
+	case a.Status >= 500:
+		return Again
+	case a.Status >= 200 && a.Status < 300:
+		return Success
+	}
+	switch a.Status {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests, 499:
+		return Again
+	}
+	return Refusal
+}
+
+// saysInDoubt reports whether a problem says that the operation may have happened.
+func saysInDoubt(body string) bool {
+	var problem struct {
+		Code            string `json:"code"`
+		MayHaveHappened bool   `json:"may_have_happened"`
+	}
+	return json.Unmarshal([]byte(body), &problem) == nil && (problem.MayHaveHappened || problem.Code == "outcome-unknown")
+}
+
+// reply is what one request of a client got.
+type reply struct {
+	Answer
+	err   error
+	other bool // of a request with another body
+	at    time.Time
+	from  string
+}
+
+func (a reply) String() string {
+	if a.err != nil {
+		return "no answer: " + a.err.Error()
+	}
+	return fmt.Sprintf("%d %s (%v)", a.Status, shorten(a.Body, 120), a.Outcome)
+}
+
+// final reports whether a client stops asking.
+func (a reply) final() bool {
+	return a.Outcome == Success || a.Outcome == Refusal || a.Outcome == InDoubt && a.Header.Get("Retry-After") == ""
+}
+
+func shorten(s string, to int) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > to {
+		return s[:to] + "…"
+	}
+	return s
+}
+
+// history is what became of one operation.
+type history struct {
+	key   string
+	start time.Time
+
+	mu      sync.Mutex
+	lines   []line
+	replies []reply
+}
+
+type line struct {
+	at   time.Time
+	text string
+}
+
+func (r *runner) newHistory() *history {
+	return &history{key: fmt.Sprintf("crashtest-%s", strings.ToLower(rand.Text()[:16])), start: time.Now()}
+}
+
+func (h *history) note(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines = append(h.lines, line{time.Now(), fmt.Sprintf(format, args...)})
+}
+
+func (h *history) answered(a reply) {
+	h.note("%s got %v", a.from, a)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.replies = append(h.replies, a)
+}
+
+// client sends a request until it has a final answer.
+type client struct {
+	*runner
+	*history
+	name    string
+	other   bool
+	timeout time.Duration             // of one request
+	route   func(nth int) *instance   // takes a request, with nth from 0
+	patient func(nth int) (wait bool) // a request that has more than the timeout
+}
+
+// send sends one request.
+func (c *client) send(ctx context.Context, nth int) reply {
+	in := c.route(nth)
+	timeout := c.timeout
+	if c.patient != nil && c.patient(nth) {
+		timeout = c.Budget
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	from := c.name
+	if nth > 0 {
+		from = fmt.Sprintf("%s, try %d,", c.name, nth+1)
+	}
+	c.note("%s sends the request to process %d", from, in.cmd.Process.Pid)
+	a := reply{other: c.other, from: from}
+	a.Answer, a.err = c.Request(ctx, Call{Addr: in.addr, Key: c.key, Other: c.other})
+	a.at = time.Now()
+	switch {
+	case a.err != nil:
+		a.Outcome = Again
+	case a.Outcome == ByStatus:
+		a.Outcome = byStatus(a.Answer)
+	}
+	c.answered(a)
+	return a
+}
+
+// untilFinal repeats the request until an answer is final or the budget is used.
+func (c *client) untilFinal(ctx context.Context) (last reply) {
+	return c.untilFinalFrom(ctx, 0)
+}
+
+func (c *client) untilFinalFrom(ctx context.Context, nth int) (last reply) {
+	ctx, cancel := context.WithTimeout(ctx, c.Budget)
+	defer cancel()
+	wait := 20 * time.Millisecond
+	for ; ; nth++ {
+		last = c.send(ctx, nth)
+		if last.final() || ctx.Err() != nil {
+			return last
+		}
+		pause(ctx, max(wait, retryAfter(last)))
+		wait = min(2*wait, longestPause)
+		if ctx.Err() != nil {
+			return last
+		}
+	}
+}
+
+const longestPause = 200 * time.Millisecond
+
+// retryAfter is the header's time. A second is long in a test, so it is cut.
+func retryAfter(a reply) time.Duration {
+	seconds, err := strconv.Atoi(a.Header.Get("Retry-After"))
+	if err != nil {
+		return 0
+	}
+	return min(time.Duration(seconds)*time.Second, longestPause)
+}

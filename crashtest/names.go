@@ -1,0 +1,39 @@
+package crashtest
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Names of points have to be the same in each run, so what looks like an identifier is left out.
+var identifiers = regexp.MustCompile(`[0-9A-Za-z_-]*[0-9][0-9A-Za-z_-]*`)
+
+const longestName = 48
+
+// stableName leaves out of a path what is longer than a version and has a digit, and the key.
+func stableName(path string) string {
+	return identifiers.ReplaceAllStringFunc(path, func(word string) string {
+		if len(word) < 5 && !strings.HasPrefix(word, "crashtest-") {
+			return word
+		}
+		return "*"
+	})
+}
+
+var (
+	sqlComments = regexp.MustCompile(`(?s)/\*.*?\*/|--[^\n]*`)
+	sqlNames    = regexp.MustCompile(`(?is)^\s*(?:WITH\b.*?\b)?(INSERT\s+INTO|UPDATE|DELETE\s+FROM|SELECT\b.*?\bFROM)\s+([\w."` + "`" + `]+)`)
+)
+
+// StatementName is the name of an SQL statement as a point: its verb and its table.
+func StatementName(statement string) string {
+	statement = strings.TrimSpace(sqlComments.ReplaceAllString(statement, " "))
+	if m := sqlNames.FindStringSubmatch(statement); m != nil {
+		verb := strings.ToUpper(strings.Join(strings.Fields(m[1]), " "))
+		if strings.HasPrefix(verb, "SELECT") {
+			verb = "SELECT FROM"
+		}
+		return verb + " " + strings.NewReplacer(`"`, "", "`", "").Replace(m[2])
+	}
+	return stableName(shorten(statement, longestName))
+}

@@ -1,0 +1,14 @@
+//go:build !unix
+
+package crashtest
+
+import (
+	"errors"
+	"os"
+)
+
+const canStop = false
+
+func stopSelf() { panic("crashtest: this platform cannot stop a process") }
+
+func continueProcess(*os.Process) error { return errors.ErrUnsupported }
