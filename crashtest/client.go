@@ -93,8 +93,9 @@ type history struct {
 }
 
 type line struct {
-	at   time.Time
-	text string
+	at    time.Time
+	text  string
+	again string // the answer that asks for another try, if it is one
 }
 
 func (r *runner) newHistory() *history {
@@ -104,13 +105,17 @@ func (r *runner) newHistory() *history {
 func (h *history) note(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lines = append(h.lines, line{time.Now(), fmt.Sprintf(format, args...)})
+	h.lines = append(h.lines, line{at: time.Now(), text: fmt.Sprintf(format, args...)})
 }
 
 func (h *history) answered(a reply) {
-	h.note("%s got %v", a.from, a)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	l := line{at: a.at, text: fmt.Sprintf("%s got %v", a.from, a)}
+	if a.Outcome == Again {
+		l.again = a.String()
+	}
+	h.lines = append(h.lines, l)
 	h.replies = append(h.replies, a)
 }
 
@@ -136,9 +141,12 @@ func (c *client) send(ctx context.Context, nth int) reply {
 	defer cancel()
 	from := c.name
 	if nth > 0 {
-		from = fmt.Sprintf("%s, try %d,", c.name, nth+1)
+		from = fmt.Sprintf("%s, try %d", c.name, nth+1)
 	}
-	c.note("%s sends the request to process %d", from, in.cmd.Process.Pid)
+	from = fmt.Sprintf("%s at process %d", from, in.cmd.Process.Pid)
+	if nth == 0 {
+		c.note("%s sends the request", from)
+	}
 	a := reply{other: c.other, from: from}
 	a.Answer, a.err = c.Request(ctx, Call{Addr: in.addr, Key: c.key, Other: c.other})
 	a.at = time.Now()

@@ -35,5 +35,6 @@ func StatementName(statement string) string {
 		}
 		return verb + " " + strings.NewReplacer(`"`, "", "`", "").Replace(m[2])
 	}
-	return stableName(shorten(statement, longestName))
+	verb, rest, _ := strings.Cut(shorten(strings.TrimRight(statement, "; \t\n"), longestName), " ")
+	return strings.TrimSpace(strings.ToUpper(verb) + " " + stableName(rest))
 }

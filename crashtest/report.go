@@ -131,19 +131,18 @@ func (r *runner) timeline(h *history, ill *instance, c *Case) string {
 		default:
 			continue
 		}
-		lines = append(lines, line{e.at, fmt.Sprintf("process %d  %s", ill.cmd.Process.Pid, text)})
+		lines = append(lines, line{at: e.at, text: fmt.Sprintf("process %d  %s", ill.cmd.Process.Pid, text)})
 	}
-	sortLines(lines)
+	slices.SortStableFunc(lines, func(a, b line) int { return a.at.Compare(b.at) })
 	var b strings.Builder
-	for _, l := range lines {
+	for i, l := range lines {
+		if l.again != "" && i+1 < len(lines) && lines[i+1].again == l.again {
+			continue // of equal answers in a row, the last one is enough
+		}
 		fmt.Fprintf(&b, "  %7.3f s  %s\n", l.at.Sub(h.start).Seconds(), l.text)
 	}
 	if out := ill.output.String(); out != "" {
 		fmt.Fprintf(&b, "  the process wrote: %s\n", out)
 	}
 	return b.String()
-}
-
-func sortLines(lines []line) {
-	slices.SortStableFunc(lines, func(a, b line) int { return a.at.Compare(b.at) })
 }

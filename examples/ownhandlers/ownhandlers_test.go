@@ -68,7 +68,7 @@ func setupNamed(t testing.TB) (*sql.DB, string) {
 	if err := Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec("CREATE TABLE payments (key text, amount bigint NOT NULL)"); err != nil {
+	if _, err := db.Exec("CREATE TABLE payments (key text, amount bigint NOT NULL); CREATE TABLE orders (key text PRIMARY KEY, amount bigint, created_at timestamptz)"); err != nil {
 		t.Fatal(err)
 	}
 	return db, u.String()

@@ -1,0 +1,15 @@
+// A module of its own, so that pgx is in the graph of those alone who use it.
+module github.com/idemkeeper/idemkeeper/crashtest/pgx
+
+go 1.26.0
+
+require (
+	github.com/idemkeeper/idemkeeper v0.1.0
+	github.com/jackc/pgx/v5 v5.12.0
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	golang.org/x/text v0.42.0 // indirect
+)
