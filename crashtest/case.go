@@ -50,6 +50,23 @@ func (r *runner) try(ctx context.Context, c *Case) {
 	}
 }
 
+// repeat sends the request without a fault, and sends it again.
+func (r *runner) repeat(ctx context.Context, c *Case) {
+	h := r.newHistory()
+	in, err := r.start(ctx)
+	if err != nil {
+		c.failed("no start", "%v", err)
+		return
+	}
+	defer in.kill()
+	main := client{runner: r, history: h, name: "client", timeout: r.ClientTimeout, route: func(int) *instance { return in }}
+	last := main.untilFinal(ctx)
+	r.judge(ctx, c, h, main, last)
+	if c.Result == Failed {
+		c.Timeline = r.timeline(h, in, c)
+	}
+}
+
 func (c *Case) failed(cell, format string, args ...any) {
 	c.Result, c.Cell, c.Why = Failed, cell, fmt.Sprintf(format, args...)
 }
@@ -95,12 +112,14 @@ func (r *runner) tryOnce(ctx context.Context, c *Case) {
 	if c.Fault == Stopped {
 		// The first request is a patient one, so that the process has every reason to go on when it is continued. A second
 		// client, or the same one behind a proxy, asks meanwhile.
+		answered, first := context.WithCancel(done)
 		others.Go(func() {
-			first := main
-			first.patient = func(int) bool { return true }
-			first.send(done, 0)
+			defer first()
+			patient := main
+			patient.timeout = r.Budget
+			patient.send(done, 0)
 		})
-		if _, err := r.awaitWithin(ctx, ill, r.ClientTimeout+startTimeout, func(e event) bool { return e.Is == isReached }); err == nil {
+		if _, err := ill.await(answered, is(isReached)); err == nil {
 			last = main.untilFinalFrom(ctx, 1)
 		}
 	} else {

@@ -125,19 +125,14 @@ type client struct {
 	*history
 	name    string
 	other   bool
-	timeout time.Duration             // of one request
-	route   func(nth int) *instance   // takes a request, with nth from 0
-	patient func(nth int) (wait bool) // a request that has more than the timeout
+	timeout time.Duration           // of one request
+	route   func(nth int) *instance // takes a request, with nth from 0
 }
 
 // send sends one request.
 func (c *client) send(ctx context.Context, nth int) reply {
 	in := c.route(nth)
-	timeout := c.timeout
-	if c.patient != nil && c.patient(nth) {
-		timeout = c.Budget
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	from := c.name
 	if nth > 0 {

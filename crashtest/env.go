@@ -197,4 +197,4 @@ func (e *Env) arm(at target) {
 	e.armed, e.target, e.counts = true, at, map[string]int{}
 }
 
-var errNoFunction = errors.New("crashtest: the Subject needs Serve, Request and Effects")
+var errNoFunction = errors.New("the Subject needs Serve, Request and Effects")

@@ -18,6 +18,9 @@ const (
 	Restarted     Fault = "server restarted" // a server is restarted before the call
 )
 
+// Repeated is no fault: the same request comes again after its answer. It is tried first, and if it fails, nothing else is.
+const Repeated Fault = "repeated"
+
 // AllFaults are the faults in the order of the report.
 var AllFaults = []Fault{KilledBefore, KilledAfter, AnswerLost, AnswerLate, ConnectionCut, Stopped, Duplicate, OtherBody, Restarted}
 

@@ -6,7 +6,7 @@ import (
 )
 
 // Names of points have to be the same in each run, so what looks like an identifier is left out.
-var identifiers = regexp.MustCompile(`[0-9A-Za-z_-]*[0-9][0-9A-Za-z_-]*`)
+var identifiers = regexp.MustCompile(`crashtest-[0-9a-z]+|[0-9A-Za-z_-]*[0-9][0-9A-Za-z_-]*`)
 
 const longestName = 48
 

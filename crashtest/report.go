@@ -45,10 +45,13 @@ func (r *Report) String() string {
 		}
 	}
 	b.WriteByte('\n')
-	for _, p := range r.Unstable {
-		fmt.Fprintf(&b, "Not tried, because only some runs have this point: %s (no. %d)\n", p.Name, p.Nth)
-	}
 	seen := map[string]bool{}
+	for _, p := range r.Unstable {
+		if !seen[p.Name] {
+			seen[p.Name] = true
+			fmt.Fprintf(&b, "Not tried, because only some runs have this point: %s\n", shorten(p.Name, longestName))
+		}
+	}
 	for _, c := range r.Cases {
 		switch {
 		case c.Result == LeftOut && !seen[c.Why]:
@@ -60,11 +63,11 @@ func (r *Report) String() string {
 	}
 	failed := r.Failures()
 	for _, c := range failed {
-		fmt.Fprintf(&b, "FAILED at %v, %s: %s\n", c.Point, c.name(), c.Why)
+		fmt.Fprintf(&b, "FAILED %s: %s\n", c.where(), c.Why)
 	}
 	if len(failed) > 0 {
 		c := failed[0]
-		fmt.Fprintf(&b, "\nThe first failure, %v, %s:\n%s\nRun it again:\n  %s\n", c.Point, c.name(), c.Timeline, r.command(c))
+		fmt.Fprintf(&b, "\nThe first failure, %s:\n%s\nRun it again:\n  %s\n", c.where(), c.Timeline, r.command(c))
 	}
 	return b.String()
 }
@@ -74,6 +77,13 @@ func (c *Case) name() string {
 		return fmt.Sprintf("%s (%s)", c.Fault, c.Server)
 	}
 	return string(c.Fault)
+}
+
+func (c *Case) where() string {
+	if c.Fault == Repeated {
+		return "without a fault, when the request was repeated"
+	}
+	return fmt.Sprintf("at %v, %s", c.Point, c.name())
 }
 
 // table has a row for each point and a column for each fault.
@@ -96,7 +106,7 @@ func (r *Report) table(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\npoint\t%s\n", strings.Join(columns, "\t"))
 	for _, p := range r.Points {
-		row := []string{shorten(p.String(), 60)}
+		row := []string{shorten(p.String(), longestName)}
 		for _, column := range columns {
 			cell, ok := cells[column][p.Number]
 			if !ok {

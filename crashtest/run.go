@@ -26,8 +26,17 @@ func Run(t testing.TB, s Subject) {
 // Find is [Run] that returns what it has found, and fails the test only if nothing could be tested.
 func Find(tb testing.TB, s Subject) *Report {
 	tb.Helper()
+	report, err := find(tb, s)
+	if err != nil {
+		tb.Fatalf("crashtest: %v", err)
+	}
+	return report
+}
+
+func find(tb testing.TB, s Subject) (*Report, error) {
+	tb.Helper()
 	if s.Serve == nil || s.Request == nil || s.Effects == nil {
-		tb.Fatal(errNoFunction)
+		return nil, errNoFunction
 	}
 	if InService() {
 		serve(tb, s)
@@ -39,11 +48,7 @@ func Find(tb testing.TB, s Subject) *Report {
 		r.settings = s.Setup(tb)
 	}
 	defer r.end()
-	report, err := r.run(ctx)
-	if err != nil {
-		tb.Fatalf("crashtest: %v", err)
-	}
-	return report
+	return r.run(ctx)
 }
 
 // runner runs the cases of one subject.
@@ -71,6 +76,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	report := &Report{Test: r.tb.Name(), Points: points, Unstable: unstable, budget: r.Budget}
+	report.Cases = append(report.Cases, &Case{Fault: Repeated})
 	for _, p := range points {
 		for _, f := range r.at(p) {
 			report.Cases = append(report.Cases, r.cases(p, f)...)
@@ -80,6 +86,12 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 		report.Cases = slices.DeleteFunc(report.Cases, func(c *Case) bool { return c.id() != r.only })
 		if len(report.Cases) == 0 {
 			return nil, fmt.Errorf("there is no case %q at the points %v", r.only, points)
+		}
+	}
+	if c := report.Cases[0]; c.Fault == Repeated {
+		if r.repeat(ctx, c); c.Result == Failed {
+			report.Cases = report.Cases[:1]
+			return report, ctx.Err()
 		}
 	}
 	r.tb.Logf("crashtest: %d points, %d cases", len(points), len(report.Cases))
@@ -107,7 +119,7 @@ func (r *runner) runAll(ctx context.Context, report *Report) {
 	var alone, together []*Case
 	for _, c := range report.Cases {
 		switch {
-		case c.Result == LeftOut:
+		case c.Result != "":
 		case c.Fault == Restarted:
 			alone = append(alone, c)
 		default:

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-const canStop = true
+// canStop is changed by a test.
+var canStop = true
 
 // stopSelf stops this process. It returns when another process has continued it. A signal to all threads may take a
 // moment, so the loop holds the caller back until the clock shows that the process was away.

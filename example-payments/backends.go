@@ -49,7 +49,7 @@ func (a *App) openLedger(ctx context.Context) error {
 	if a.cfg.ledgerIsPrivate() {
 		a.log.WarnContext(ctx, "the keys are shared and the ledger is not, so payments of other instances cannot be looked up and stay unknown; use --database")
 	}
-	l, err := ledger.Open(ctx, a.cfg.Database, sharing, ledger.WithTLS(a.cfg.TLSFiles))
+	l, err := ledger.Open(ctx, a.cfg.Database, sharing, ledger.WithTLS(a.cfg.TLSFiles), ledger.WithWrappers(a.cfg.wrap.database))
 	if errors.Is(err, ledger.ErrClaimed) {
 		return fmt.Errorf("--database: %w; instances that share it all need postgres:// or mysql:// and --token-store sql, or --redis", err)
 	}
@@ -233,13 +233,17 @@ func (a *App) redisClient() (goredis.UniversalClient, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a.cfg.wrap.redis != nil {
+		a.cfg.wrap.redis(client)
+	}
 	a.closers = append(a.closers, client.Close)
 	return client, nil
 }
 
 func (a *App) ensemble() (zookeeper.Config, error) {
 	servers, chroot, err := zookeeper.ParseConnectString(a.cfg.ZooKeeper)
-	cfg := zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: a.cfg.SessionTimeout, TickTime: a.cfg.ZooKeeperTick, Logger: a.log}
+	cfg := zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: a.cfg.SessionTimeout, TickTime: a.cfg.ZooKeeperTick,
+		Dial: a.cfg.wrap.zookeeper, Logger: a.log}
 	if a.cfg.ZooKeeperAuth != "" {
 		cfg.Credentials = []zookeeper.Credential{{Scheme: "digest", Secret: []byte(a.cfg.ZooKeeperAuth)}}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/base64"
 	"errors"
@@ -12,7 +13,10 @@ import (
 	"strings"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
@@ -51,6 +55,15 @@ type Config struct {
 	Demo             bool
 	Inherited        bool // the parent of a demo has bound the ports
 	LogLevel         slog.Level
+
+	wrap wrappers
+}
+
+// wrappers change the clients of servers. Tests watch and break connections with them.
+type wrappers struct {
+	database  database.Options
+	redis     func(goredis.UniversalClient)
+	zookeeper func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Values of --token-store, --lock and --resolver.

@@ -7,8 +7,10 @@ require (
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/idemkeeper/idemkeeper v0.1.0
+	github.com/idemkeeper/idemkeeper/crashtest/pgx v0.1.0
 	github.com/idemkeeper/idemkeeper/internal/database v0.1.0
 	github.com/idemkeeper/idemkeeper/observe v0.1.0
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/otlptranslator v1.0.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -56,7 +58,6 @@ require (
 	github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx v0.1.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
-	github.com/jackc/pgx/v5 v5.12.0 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect

@@ -1,9 +1,6 @@
 // Package crashredis makes points of the commands of a go-redis client. A pipeline is one point.
 //
-//	opts, err := redis.ParseURL(url)
-//	client := redis.NewClient(crashredis.Options(env, opts))
-//
-// A client of a cluster or of Sentinel has a Dialer in its options too, see [Dialer].
+//	client := crashredis.Wrap(env, redis.NewClient(opts))
 //
 // go-redis sends a command again whose connection broke, up to MaxRetries. So a command whose answer is lost may run twice, here as
 // in production.
@@ -21,28 +18,35 @@ import (
 	"github.com/idemkeeper/idemkeeper/crashtest"
 )
 
-// Options returns a copy of opts with a Dialer whose connections are wrapped. A nil env changes nothing.
-func Options(env *crashtest.Env, opts *redis.Options) *redis.Options {
+// Wrap wraps the connections of a client that has not been used yet, and returns it. A nil env changes nothing.
+func Wrap[C redis.UniversalClient](env *crashtest.Env, client C) C {
 	if env == nil {
-		return opts
+		return client
 	}
-	wrapped := *opts
-	if wrapped.Dialer == nil {
-		wrapped.Dialer = redis.NewDialer(&wrapped)
+	if cluster, ok := any(client).(*redis.ClusterClient); ok {
+		cluster.OnNewNode(func(node *redis.Client) { node.AddHook(dials{env}) })
+		return client
 	}
-	wrapped.Dialer = Dialer(env, wrapped.Dialer)
-	return &wrapped
+	client.AddHook(dials{env})
+	return client
 }
 
-// Dialer wraps the connections of a Dialer, which is also a field of the options of other clients.
-func Dialer(env *crashtest.Env, dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// dials is a hook that wraps new connections.
+type dials struct{ env *crashtest.Env }
+
+func (d dials) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dial(ctx, network, addr)
+		c, err := next(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		return env.Conn(c, nameOf), nil
+		return d.env.Conn(c, nameOf), nil
 	}
+}
+
+func (dials) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (dials) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // handshake are commands that go-redis sends by itself on a new or idle connection.

@@ -102,6 +102,11 @@ type Option func(*database.Options)
 // WithTLS names the files for the connections to a server.
 func WithTLS(files tlsfiles.Files) Option { return func(o *database.Options) { o.TLS = files } }
 
+// WithWrappers changes what connects to a server, see [database.Options].
+func WithWrappers(w database.Options) Option {
+	return func(o *database.Options) { o.PGX, o.Connector = w.PGX, w.Connector }
+}
+
 // connect opens and claims the database.
 func (l *Ledger) connect(ctx context.Context, name string, s Sharing, o database.Options) (err error) {
 	file, isFile := strings.CutPrefix(name, "sqlite:")

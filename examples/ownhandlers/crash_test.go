@@ -200,7 +200,7 @@ func TestBrokenHandlersAreFound(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return (&broken.SetNX{Redis: redis.NewClient(crashredis.Options(p.env, opts)), DB: p.db, TTL: p.env.Lease}).Handle, nil
+			return (&broken.SetNX{Redis: crashredis.Wrap(p.env, redis.NewClient(opts)), DB: p.db, TTL: p.env.Lease}).Handle, nil
 		}, nil, "INSERT INTO payments", crashtest.KilledAfter},
 		{"UniqueKey", "broken/uniquekey.go", func(p part) (gin.HandlerFunc, error) {
 			return (&broken.UniqueKey{DB: p.db}).Handle, nil

@@ -65,6 +65,9 @@ type Options struct {
 	// of TLS, every connection is secured and the server's certificate has to be for the host in
 	// the URL. Options of the URL go first.
 	TLS tlsfiles.Files
+	// PGX and Connector change what connects to PostgreSQL, and to the others. Tests watch and break connections with them.
+	PGX       func(*pgx.ConnConfig)
+	Connector func(sqldriver.Connector) sqldriver.Connector
 }
 
 var errWanted = errors.New("database: want postgres://…, mysql://… or sqlite:FILE")
@@ -146,6 +149,9 @@ func openPostgres(name string, o Options) (*DB, error) {
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, dialTimeout)
 	shown := fmt.Sprintf("postgres://%s/%s", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port)), cfg.Database)
 	unreplicated := pgxstore.WatchStandby(cfg)
+	if o.PGX != nil {
+		o.PGX(cfg)
+	}
 	connector := stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		if o.IdleTransaction <= 0 {
 			return nil
@@ -190,9 +196,13 @@ func openMySQL(name string, o Options) (*DB, error) {
 		}
 		cfg.Params["wait_timeout"] = fmt.Sprint(int64((o.IdleTransaction + time.Second - 1) / time.Second))
 	}
-	connector, err := mysqldriver.NewConnector(cfg)
+	var connector sqldriver.Connector
+	connector, err = mysqldriver.NewConnector(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("database: MySQL: %w", err)
+	}
+	if o.Connector != nil {
+		connector = o.Connector(connector)
 	}
 	secured := cfg.TLS != nil || cfg.TLSConfig != "" && cfg.TLSConfig != "false"
 	d := pooled(open(connector, secured, tlshint.Certified(cfg.TLS)), dialect.MySQL, "mysql://"+addr+u.Path, o)

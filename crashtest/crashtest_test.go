@@ -1,0 +1,353 @@
+package crashtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// bank is the ledger of these tests. It runs in the process of the test.
+type bank struct {
+	honoursKeys bool // so a service need not note anything
+	forgetful   bool // the service notes nothing either
+
+	mu       sync.Mutex
+	captures map[string]int
+	bodies   map[string]string // that a key was first used with
+	answered map[string]bool   // what services have noted here
+}
+
+func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	key, amount := r.FormValue("key"), r.FormValue("amount")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.URL.Path == "/notes" {
+		if r.Method == http.MethodPut {
+			b.answered[key] = true
+		} else if !b.answered[key] {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		return
+	}
+	switch first, used := b.bodies[key]; {
+	case !b.honoursKeys || !used:
+		b.captures[key]++
+		b.bodies[key] = amount
+	case first != amount:
+		w.WriteHeader(http.StatusUnprocessableEntity)
+	}
+}
+
+func (b *bank) count(_ context.Context, key string) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.captures[key], nil
+}
+
+// with is a subject whose handler calls the bank, and answers as the bank does. It first calls before.
+func (b *bank) with(before func(ctx context.Context)) Subject {
+	return Subject{
+		Setup: func(tb testing.TB) map[string]string {
+			b.captures, b.bodies, b.answered = map[string]int{}, map[string]string{}, map[string]bool{}
+			server := httptest.NewServer(b)
+			tb.Cleanup(server.Close)
+			return map[string]string{"bank": server.URL}
+		},
+		Serve: func(_ context.Context, env *Env) error {
+			client := &http.Client{Transport: env.RoundTripper("bank", &http.Transport{DisableKeepAlives: true})}
+			l, err := env.Listen()
+			if err != nil {
+				return err
+			}
+			return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				query := "?key=" + r.FormValue("key") + "&amount=" + r.FormValue("amount")
+				ask := func(client *http.Client, method, path string) int {
+					req, err := http.NewRequestWithContext(r.Context(), method, env.Setting("bank")+path+query, nil)
+					if err != nil {
+						panic(err)
+					}
+					res, err := client.Do(req)
+					if err != nil {
+						return http.StatusBadGateway
+					}
+					_ = res.Body.Close()
+					return res.StatusCode
+				}
+				if !b.honoursKeys && ask(http.DefaultClient, http.MethodGet, "/notes") == http.StatusOK {
+					return // a repeat
+				}
+				before(r.Context())
+				status := ask(client, http.MethodPost, "/captures")
+				if status == http.StatusOK && !b.forgetful {
+					ask(http.DefaultClient, http.MethodPut, "/notes")
+				}
+				w.WriteHeader(status)
+			}))
+		},
+		Request: func(ctx context.Context, c Call) (Answer, error) {
+			amount := "1250"
+			if c.Other {
+				amount = "99"
+			}
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL("/pay?key="+c.Key+"&amount="+amount), nil)
+			if err != nil {
+				return Answer{}, err
+			}
+			return Send(req)
+		},
+		Effects: b.count,
+		Lease:   300 * time.Millisecond, Session: 300 * time.Millisecond,
+	}
+}
+
+func nothing(context.Context) {}
+
+func wantError(t *testing.T, s Subject, text string) {
+	t.Helper()
+	if report, err := find(t, s); err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("Find = %v, %v, want an error with %q", report, err, text)
+	}
+}
+
+func TestAServiceThatPassesTheKeyOnPasses(t *testing.T) {
+	t.Parallel()
+	s := (&bank{honoursKeys: true}).with(func(ctx context.Context) { Point(ctx, "before the bank") })
+	s.Restart = map[string]func(context.Context) error{"bank": func(context.Context) error { return nil }}
+	s.Faults = AllFaults // also under -short
+	report := Find(t, s)
+	if len(report.Points) != 2 || !report.Points[0].Mark || report.Points[1].Name != "POST bank/captures" {
+		t.Errorf("points %v, want a mark, and a call of the bank", report.Points)
+	}
+	tried := map[Fault]bool{}
+	for _, c := range report.Cases {
+		if c.Result != Once {
+			t.Errorf("%v, %s: %s %s\n%s", c.Point, c.Fault, c.Result, c.Why, c.Timeline)
+		}
+		tried[c.Fault] = true
+	}
+	if len(tried) != 1+len(AllFaults) || len(report.Cases) != 1+len(AllFaults)+len(atMarks) {
+		t.Errorf("tried %v in %d cases, want a repeat, all faults at the call, and %v at the mark", tried, len(report.Cases), atMarks)
+	}
+}
+
+func TestASecondEffectIsFound(t *testing.T) {
+	t.Parallel()
+	s := (&bank{}).with(nothing)
+	s.Faults = []Fault{KilledBefore, KilledAfter, AnswerLost}
+	report := Find(t, s)
+	var failed []Fault
+	for _, c := range report.Failures() {
+		failed = append(failed, c.Fault)
+	}
+	if fmt.Sprint(failed) != fmt.Sprint(s.Faults[1:]) {
+		t.Errorf("failed %v, want %v", failed, s.Faults[1:])
+	}
+	for _, want := range []string{
+		"1: POST bank/captures  once           2 EFFECTS     2 EFFECTS", "FAULT: killed after", "2 effects",
+		"CRASHTEST_CASE='1 killed after' go test -C ", "-run '^TestASecondEffectIsFound$'",
+	} {
+		if !strings.Contains(report.String(), want) {
+			t.Errorf("the report has no %q:\n%s", want, report)
+		}
+	}
+}
+
+// It is told once, and not at every point.
+func TestARepeatThatPaysAgainIsFoundWithoutAFault(t *testing.T) {
+	t.Parallel()
+	report := Find(t, (&bank{forgetful: true}).with(nothing))
+	if failed := report.Failures(); len(failed) != 1 || failed[0].Fault != Repeated || !strings.Contains(report.String(), "FAILED without a fault") {
+		t.Errorf("it found %s", report)
+	}
+}
+
+func TestOneCaseRunsAgain(t *testing.T) {
+	t.Setenv(envCase, "1 killed after")
+	report := Find(t, (&bank{}).with(nothing))
+	if failed := report.Failures(); len(report.Cases) != 1 || len(failed) != 1 || failed[0].Fault != KilledAfter {
+		t.Errorf("cases %v", report)
+	}
+}
+
+func TestACaseThatIsNotThereIsAnError(t *testing.T) {
+	t.Setenv(envCase, "7 killed after")
+	wantError(t, (&bank{}).with(nothing), `no case "7 killed after"`)
+}
+
+func TestAServiceThatNeverAnswersIsAnError(t *testing.T) {
+	t.Parallel()
+	s := (&bank{}).with(func(ctx context.Context) { <-ctx.Done() })
+	s.Budget = 500 * time.Millisecond
+	wantError(t, s, "no success within 500ms")
+}
+
+func TestAServiceThatDoesNotStartIsAnError(t *testing.T) {
+	t.Parallel()
+	s := (&bank{}).with(nothing)
+	s.Serve = func(context.Context, *Env) error { return errors.New("no database") }
+	wantError(t, s, "no database")
+}
+
+func TestASubjectNeedsItsFunctions(t *testing.T) {
+	t.Parallel()
+	wantError(t, Subject{}, "needs Serve, Request and Effects")
+}
+
+func TestEffectsThatCannotBeCountedAreAnError(t *testing.T) {
+	t.Parallel()
+	for name, effects := range map[string]func(context.Context, string) (int, error){
+		"failing": func(context.Context, string) (int, error) { return 0, errors.New("no such table") },
+		"of all":  func(context.Context, string) (int, error) { return 3, nil },
+		"blind":   func(context.Context, string) (int, error) { return 0, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := (&bank{}).with(nothing)
+			s.Effects = effects
+			wantError(t, s, "cannot be counted")
+		})
+	}
+}
+
+func TestAServiceWithoutPointsIsAnError(t *testing.T) {
+	t.Parallel()
+	s := (&bank{}).with(nothing)
+	s.Serve = func(_ context.Context, env *Env) error {
+		l, err := env.Listen()
+		if err != nil {
+			return err
+		}
+		return http.Serve(l, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			res, err := http.Post(env.Setting("bank")+"?key="+r.FormValue("key"), "", nil)
+			if err != nil {
+				panic(err)
+			}
+			_ = res.Body.Close()
+		}))
+	}
+	wantError(t, s, "no point that every run has")
+}
+
+func TestPointsThatDifferAreToldAndNotTried(t *testing.T) {
+	t.Parallel()
+	s := (&bank{honoursKeys: true}).with(func(ctx context.Context) { Point(ctx, "at "+strings.Repeat("x", rand.IntN(1e9)%97+1)) })
+	s.Faults = []Fault{KilledBefore}
+	report := Find(t, s)
+	if len(report.Points) != 1 || len(report.Unstable) < 2 || len(report.Cases) != 2 {
+		t.Errorf("points %v, unstable %v, %d cases, want one, two or three, and two", report.Points, report.Unstable, len(report.Cases))
+	}
+	if !strings.Contains(report.String(), "Not tried, because only some runs have this point: at x") {
+		t.Errorf("the report does not tell:\n%s", report)
+	}
+}
+
+// It says so, and does not count them as passed.
+func TestWhatCannotBeTriedIsLeftOut(t *testing.T) {
+	can := canStop
+	canStop = false
+	t.Cleanup(func() { canStop = can })
+	s := (&bank{}).with(nothing)
+	s.Faults = []Fault{KilledBefore, Stopped, Restarted}
+	text := Find(t, s).String()
+	for _, want := range []string{"4 cases", "2 once", "2 left out", "cannot stop a process", "Subject.Restart does not say"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report has no %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestAPointThatIsNotReachedDoesNotPass(t *testing.T) {
+	t.Parallel()
+	s := (&bank{honoursKeys: true}).with(nothing)
+	r := &runner{Subject: s.withDefaults(2), tb: t}
+	if InService() {
+		serve(t, s)
+	}
+	r.settings = s.Setup(t)
+	defer r.end()
+	c := &Case{Point: PointInfo{Number: 1, Name: "nowhere", Nth: 1}, Fault: KilledBefore}
+	if r.try(t.Context(), c); c.Result != NotReached {
+		t.Errorf("result %q %s, want %q", c.Result, c.Why, NotReached)
+	}
+}
+
+func TestAnswersAndLedgerAreCompared(t *testing.T) {
+	t.Parallel()
+	success, success2 := reply{Answer: Answer{Status: 201, Body: "a", Outcome: Success}}, reply{Answer: Answer{Status: 201, Body: "b", Outcome: Success}}
+	refusal, doubt := reply{Answer: Answer{Status: 422, Outcome: Refusal}}, reply{Answer: Answer{Status: 409, Outcome: InDoubt}}
+	otherWon, otherLost := success2, refusal
+	otherWon.other, otherLost.other = true, true
+	for _, c := range []struct {
+		name    string
+		replies []reply
+		n       int
+		cell    string
+	}{
+		{"one payment", []reply{success, success}, 1, ""},
+		{"two payments", []reply{success, success}, 2, "2 EFFECTS"},
+		{"no payment", []reply{success}, 0, "untrue"},
+		{"a refusal", []reply{refusal}, 0, ""},
+		{"a refusal and a payment", []reply{refusal}, 1, "untrue"},
+		{"other answers", []reply{success, success2}, 1, "differs"},
+		{"success, then a refusal", []reply{success, refusal}, 1, "differs"},
+		{"in doubt, and paid", []reply{doubt}, 1, ""},
+		{"in doubt, and not paid", []reply{doubt}, 0, ""},
+		{"in doubt, then settled", []reply{doubt, success}, 1, ""},
+		{"success, then in doubt", []reply{success, doubt}, 1, "differs"},
+		{"the other body was refused", []reply{otherLost, success}, 1, ""},
+		{"the other body came first", []reply{otherWon, refusal}, 1, ""},
+		{"both bodies were told of success", []reply{success, otherWon}, 1, "both told"},
+	} {
+		h := &history{replies: c.replies}
+		if why, cell := h.contradiction(counts{{"", c.n}}); cell != c.cell {
+			t.Errorf("%s: %q, %s, want %q", c.name, cell, why, c.cell)
+		}
+	}
+	if _, cell := (&history{replies: []reply{success}}).contradiction(counts{{"", 1}, {"bank", 2}}); cell != "2 AT bank" {
+		t.Errorf("two captures at the bank: %q", cell)
+	}
+}
+
+func TestStatusSaysTheOutcome(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		status int
+		body   string
+		want   Outcome
+	}{
+		{200, "", Success}, {201, "", Success}, {400, "", Refusal}, {402, "", Refusal}, {422, "", Refusal},
+		{408, "", Again}, {409, `{"code":"in-progress"}`, Again}, {429, "", Again}, {500, "", Again}, {503, "", Again},
+		{409, `{"code":"outcome-unknown"}`, InDoubt}, {409, `{"may_have_happened":true}`, InDoubt},
+	} {
+		if got := byStatus(Answer{Status: c.status, Body: c.body}); got != c.want {
+			t.Errorf("%d %s: %v, want %v", c.status, c.body, got, c.want)
+		}
+	}
+}
+
+func TestStatementsAreNamed(t *testing.T) {
+	t.Parallel()
+	for statement, want := range map[string]string{
+		"INSERT INTO payments (a) VALUES ($1)":      "INSERT INTO payments",
+		"\n\tinsert into\n \"my\".\"payments\" (a)": "INSERT INTO my.payments",
+		"/* from here */ UPDATE keys SET a = 1":     "UPDATE keys",
+		"SELECT a, b\nFROM keys WHERE k = 1":        "SELECT FROM keys",
+		"DELETE FROM keys":                          "DELETE FROM keys",
+		"begin":                                     "BEGIN",
+		"commit;":                                   "COMMIT",
+		"WITH done AS (UPDATE keys SET x = 1 RETURNING *) SELECT 1":    "UPDATE keys",
+		"SAVEPOINT crashtest-abcdefghijklmnop":                         "SAVEPOINT *",
+		"SELECT pg_catalog.pg_try_advisory_xact_lock($1) /* 3f2a99 */": "SELECT pg_catalog.pg_try_advisory_xact_lock($1)",
+	} {
+		if got := StatementName(statement); got != want {
+			t.Errorf("%q is named %q, want %q", statement, got, want)
+		}
+	}
+}
