@@ -163,6 +163,12 @@ func bankPayments(p part) (gin.HandlerFunc, error) {
 	return pay.Handle, nil
 }
 
+func orderOf(body []byte) string {
+	var o struct{ Order string }
+	_ = json.Unmarshal(body, &o) // the test has written it
+	return o.Order
+}
+
 func insert(ctx context.Context, tx *sql.Tx, body []byte) (ownhandlers.Answer, error) {
 	var o struct {
 		Order  string

@@ -84,3 +84,5 @@ replace github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx => ../../tokenstore/
 replace github.com/idemkeeper/idemkeeper/example-payments => ../../example-payments
 
 replace github.com/idemkeeper/idemkeeper/observe => ../../observe
+
+replace github.com/idemkeeper/idemkeeper/crashtest/pgx => ../../crashtest/pgx
