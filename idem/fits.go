@@ -89,7 +89,7 @@ func (e *Engine) fits(p *Policy) error {
 // chosen returns nil if the policy chooses InDoubt, or need not.
 func (e *Engine) chosen(p *Policy) error {
 	if !p.InDoubt.chosen && !e.mode.transactional() {
-		return fmt.Errorf("idem: policy %q %w", p.Name, errNoChoice)
+		return fmt.Errorf("idem: policy %q %w", p.label(), errNoChoice)
 	}
 	return nil
 }

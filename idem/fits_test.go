@@ -25,7 +25,7 @@ func TestRouteThatRequiresMoreIsRefused(t *testing.T) {
 	}
 	policy := idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, Require: guarantee.AtMostOnce, InDoubt: idem.LeaveUnknown()}
 	_, err = engine.Fit(policy)
-	for _, said := range []string{"POST /pay", "a crash is not covered", "tokenstore/redis"} {
+	for _, said := range []string{"POST /pay", "not through a crash", "tokenstore/redis"} {
 		if err == nil || !strings.Contains(err.Error(), said) {
 			t.Errorf("Fit() = %v, want it to say %q", err, said)
 		}
@@ -36,7 +36,7 @@ func TestRouteThatRequiresMoreIsRefused(t *testing.T) {
 		return idem.Response{}, nil
 	})
 	var refused *idem.Refusal
-	if !errors.As(err, &refused) || refused.Code != idem.CodeInternal || !strings.Contains(err.Error(), "a crash is not covered") {
+	if !errors.As(err, &refused) || refused.Code != idem.CodeInternal || !strings.Contains(err.Error(), "not through a crash") {
 		t.Errorf("Do() = %v, want it refused as internal", err)
 	}
 	policy.Require = guarantee.Need{Effect: guarantee.Elsewhere, Through: guarantee.Repeat | guarantee.Outage}
@@ -123,7 +123,7 @@ func TestRoutesSayWhatTheyGet(t *testing.T) {
 		fitted = append(fitted, p)
 	}
 	if n := strings.Count(log.String(), "route="); n != 2 || !strings.Contains(log.String(), `route="POST /pay"`) || !strings.Contains(log.String(), "route=fits_test.go:") ||
-		!strings.Contains(log.String(), "at most once at a resource that checks the fence") {
+		!strings.Contains(log.String(), "at most once anywhere else") {
 		t.Errorf("the log has %d routes, want 2:\n%s", n, &log)
 	}
 	routes := func() (all []string) {

@@ -179,7 +179,7 @@ func levelOf(ev *telemetry.Event) (slog.Level, bool) {
 		}
 	case telemetry.EventMisused, telemetry.EventUnreadable, telemetry.EventUnstored, telemetry.EventSettleAbandoned:
 		return slog.LevelError, true
-	case telemetry.EventFailedOpen, telemetry.EventTooLate:
+	case telemetry.EventUnknown, telemetry.EventFailedOpen, telemetry.EventTooLate:
 		return slog.LevelWarn, true
 	}
 	return 0, false

@@ -164,11 +164,14 @@ func (p Policy) KeyOptional() Policy {
 // policy.
 func (p Policy) WithDefaults() (Policy, error) {
 	if p.Scope == nil && !p.AllowGlobalKeys {
-		return p, fmt.Errorf("idem: policy %q has no Scope: set one, or AllowGlobalKeys", p.Name)
+		return p, fmt.Errorf("idem: policy %q has no Scope: set one, such as idem.ScopeFrom(\"merchant\"), or AllowGlobalKeys", p.label())
 	}
 	filled, err := p.complete()
 	return *filled, err
 }
+
+// label names a policy in errors of its wiring. One without a name is the line of the program that uses it.
+func (p *Policy) label() string { return cmp.Or(p.Name, wiredAt()) }
 
 // complete returns a checked copy of the policy with its defaults. The policy needs no Scope,
 // because a call of the engine has one of its own.

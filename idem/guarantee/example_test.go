@@ -15,5 +15,5 @@ func Example() {
 	_, err := engine.Fit(idem.Policy{Name: "POST /pay", AllowGlobalKeys: true, Require: guarantee.AtMostOnce, InDoubt: idem.LeaveUnknown()})
 	fmt.Println(err)
 	// Output:
-	// idem: route "POST /pay" requires at most once anywhere else through repeats, an outage, a crash, and gets less from lock in this process, records in this process: a crash is not covered: the records end with the process: keep them in Redis or SQL (tokenstore/redis, tokenstore/sql)
+	// idem: route "POST /pay" requires at most once anywhere else through repeats, an outage, a crash, and gets less from lock in this process, records in this process: not through a crash: the records end with the process: keep them in Redis or SQL (tokenstore/redis, tokenstore/sql)
 }

@@ -8,7 +8,6 @@ package guarantee
 import (
 	"fmt"
 	"math/bits"
-	"slices"
 	"strings"
 )
 
@@ -140,7 +139,7 @@ func (g *Guarantee) String() string { return g.Route + ": " + g.Setup + ": " + g
 func (g *Guarantee) Line() string {
 	var parts []string
 	how := "at most once "
-	for e := range effects {
+	for _, e := range []Effect{InTransaction, Elsewhere, Fenced, Keyed} {
 		p := g.Effects[e]
 		if p.Once == 0 {
 			continue
@@ -150,7 +149,7 @@ func (g *Guarantee) Line() string {
 			part += fmt.Sprintf(" (in doubt after %s)", p.Doubt.list())
 		}
 		if e == InTransaction {
-			part = "exactly once " + part
+			part = "exactly once " + part + ", because what loses the record loses what was written with it"
 		} else {
 			part, how = how+part, ""
 		}
@@ -187,7 +186,11 @@ var (
 
 // String says the need in words.
 func (n Need) String() string {
-	s := fmt.Sprintf("at most once %s through %s", n.Effect, n.Through)
+	how := "at most once"
+	if n.Effect == InTransaction {
+		how = "exactly once"
+	}
+	s := fmt.Sprintf("%s %s through %s", how, n.Effect, n.Through)
 	if n.NoDoubt {
 		s += ", with no outcome in doubt"
 	}
@@ -214,14 +217,26 @@ func (g *Guarantee) Meets(n Need) error {
 	if lacking == 0 && (doubt == 0 || !n.NoDoubt) {
 		return nil
 	}
-	var why []string
-	for i := range hazardNames {
-		if h := Hazards(1 << i); lacking&h != 0 {
-			why = append(why, fmt.Sprintf("%s is not covered: %s", h, g.missing[n.Effect][h]))
-		}
-	}
+	why := g.reasons(n.Effect, lacking)
 	if lacking == 0 {
 		why = append(why, fmt.Sprintf("the outcome is in doubt after %s: set InDoubt to AskResolver in its policy, or join the record to the transaction", doubt))
 	}
-	return fmt.Errorf("route %q requires %s, and gets less from %s: %s", g.Route, n, g.Setup, strings.Join(slices.Compact(why), "; "))
+	return fmt.Errorf("route %q requires %s, and gets less from %s: %s", g.Route, n, g.Setup, strings.Join(why, "; "))
+}
+
+// reasons says for hazards that are missing what would supply them, each reason once.
+func (g *Guarantee) reasons(e Effect, lacking Hazards) (why []string) {
+	for i := range hazardNames {
+		reason, of := g.missing[e][1<<i], Hazards(0)
+		for j := range hazardNames {
+			if h := Hazards(1 << j); lacking&h != 0 && g.missing[e][h] == reason {
+				of |= h
+			}
+		}
+		if lacking&(1<<i) != 0 {
+			lacking &^= of
+			why = append(why, fmt.Sprintf("not through %s: %s", of.list(), reason))
+		}
+	}
+	return why
 }

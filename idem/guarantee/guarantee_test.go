@@ -28,20 +28,20 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		need   Need
 		want   []string // in the error
 	}{
-		"no markers":              {func(s *Setup) { s.Lock = zooKeeper }, AtMostOnceThroughLoss, []string{"a fail-over is not covered", "WithDurableMarkers"}},
-		"neither with a witness":  {func(s *Setup) { s.Lock, s.Store = zooKeeper, redis }, AtMostOnceThroughLoss, []string{"loss of the records is not covered", "WithWitness"}},
-		"a lock in Redis":         {func(s *Setup) { s.Lock = redisLock }, AtMostOnceThroughLoss, []string{"a step of a clock is not covered", "lock/zookeeper"}},
-		"no replicas":             {func(s *Setup) { s.Lock = zooKeeper }, Need{Fenced, ServerLoss, false}, []string{"loss of a server is not covered", "WithReplicas"}},
+		"no markers":              {func(s *Setup) { s.Lock = zooKeeper }, AtMostOnceThroughLoss, []string{"not through a fail-over", "WithDurableMarkers"}},
+		"neither with a witness":  {func(s *Setup) { s.Lock, s.Store = zooKeeper, redis }, AtMostOnceThroughLoss, []string{"not through loss of the records", "WithWitness"}},
+		"a lock in Redis":         {func(s *Setup) { s.Lock = redisLock }, AtMostOnceThroughLoss, []string{"not through a step of a clock, loss of a server, a fail-over, loss of the records", "lock/zookeeper"}},
+		"no replicas":             {func(s *Setup) { s.Lock = zooKeeper }, Need{Fenced, ServerLoss, false}, []string{"not through loss of a server", "WithReplicas"}},
 		"no fence":                {func(*Setup) {}, Need{Elsewhere, Crash | Pause, false}, []string{"no set-up gives that through a pause", "fence"}},
-		"no transaction":          {func(*Setup) {}, ExactlyOnceInTransaction, []string{"idem.NewJoined"}},
+		"no transaction":          {func(*Setup) {}, ExactlyOnceInTransaction, []string{"sqlstore.Join"}},
 		"no resolver":             {func(s *Setup) { s.Resolves = false }, Need{Elsewhere, Crash, true}, []string{"in doubt after a crash", "AskResolver"}},
-		"runs again":              {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, AtMostOnce, []string{"a crash is not covered", "runs again in doubt"}},
-		"runs again at a repeat":  {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, Need{Elsewhere, Repeat, false}, []string{"repeats is not covered", "runs again in doubt"}},
-		"fails open":              {func(s *Setup) { s.FailsOpen = true }, AtMostOnce, []string{"an outage is not covered", "fails open"}},
-		"fails open at a loss":    {func(s *Setup) { s.FailsOpen = true }, Need{Fenced, ServerLoss, false}, []string{"loss of a server is not covered", "fails open"}},
-		"fails open, fails over":  {func(s *Setup) { s.FailsOpen = true }, Need{Fenced, FailOver, false}, []string{"a fail-over is not covered", "fails open"}},
+		"runs again":              {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, AtMostOnce, []string{"not through repeats, an outage, a crash", "runs again in doubt"}},
+		"runs again at a repeat":  {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, Need{Elsewhere, Repeat, false}, []string{"not through repeats", "runs again in doubt"}},
+		"fails open":              {func(s *Setup) { s.FailsOpen = true }, AtMostOnce, []string{"not through repeats, an outage", "fails open"}},
+		"fails open at a loss":    {func(s *Setup) { s.FailsOpen = true }, Need{Fenced, ServerLoss, false}, []string{"not through loss of a server", "fails open"}},
+		"fails open, fails over":  {func(s *Setup) { s.FailsOpen = true }, Need{Fenced, FailOver, false}, []string{"not through a fail-over", "fails open"}},
 		"joined, and a bank":      {func(s *Setup) { s.Joined = true }, AtMostOnce, []string{"rollback does not undo"}},
-		"joined, and a repeat":    {func(s *Setup) { s.Joined = true }, Need{Elsewhere, Repeat, false}, []string{"repeats is not covered", "a repeat runs again"}},
+		"joined, and a repeat":    {func(s *Setup) { s.Joined = true }, Need{Elsewhere, Repeat, false}, []string{"not through repeats", "a repeat runs again"}},
 		"joined, and a key of it": {func(s *Setup) { s.Joined = true }, OncePerDownstreamKey, []string{"CallsOtherSystems"}},
 		"no hazard":               {func(*Setup) {}, Need{Effect: Elsewhere, NoDoubt: true}, []string{"no requirement"}},
 		"an unknown effect":       {func(*Setup) {}, Need{Effect: 9, Through: Crash}, []string{"no requirement"}},
@@ -98,9 +98,9 @@ func TestLineForTheLog(t *testing.T) {
 	t.Parallel()
 	g := Of(Setup{Route: "POST /pay", Lock: zooKeeper, Store: witnessed, GateFirst: true, OptionalKey: true, KeyTTL: time.Hour})
 	const want = "POST /pay: lock in ZooKeeper, records in Redis with a witness: " +
-		"at most once at a resource that checks the fence through every hazard but loss of a server, a fail-over (in doubt after a crash, a pause); " +
+		"at most once anywhere else through every hazard but a pause, loss of a server, a fail-over (in doubt after a crash); " +
+		"at a resource that checks the fence through every hazard but loss of a server, a fail-over (in doubt after a crash, a pause); " +
 		"at a system that takes the downstream key through every hazard (in doubt after a crash, a pause); " +
-		"anywhere else through every hazard but a pause, loss of a server, a fail-over (in doubt after a crash); " +
 		"if the request has a key, which is optional, and if the handler has no effect before the gate, and if repeats come within 1h0m0s of the first request"
 	if got := g.String(); got != want {
 		t.Errorf("String() =\n%s\nwant\n%s", got, want)

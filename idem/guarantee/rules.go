@@ -70,7 +70,7 @@ func (g *Guarantee) joined(s Setup) {
 
 func (g *Guarantee) locked(s Setup) {
 	g.Setup = s.Lock.Name + ", " + s.Store.Name
-	g.lacks(InTransaction, All, "it has no transaction: use joined mode (idem.NewJoined)")
+	g.lacks(InTransaction, All, "it has no transaction: join the record to it (sqlstore.Join, pgxstore.Join)")
 	both := s.Lock.Keeps & (s.Store.Keeps | s.Lock.Remembers)
 	doubt := both & (Crash | Pause)
 	if s.Resolves || s.RunsAgain {

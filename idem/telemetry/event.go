@@ -85,6 +85,8 @@ func (ev *Event) Hint() string {
 		return "idemctl record show prints what can be read of it; a build cannot read what a later build has written"
 	case EventUnstored, EventSettleAbandoned:
 		return "idemctl record show prints what the store has of this operation"
+	case EventUnknown:
+		return "a resolver settles it, or a person with idemctl record resolve or in the console; until then the client gets outcome-unknown"
 	case EventFailedOpen:
 		return "the handler ran without protection, because FailOpen of its policy allows that: make lock and store available again"
 	}

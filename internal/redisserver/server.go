@@ -37,7 +37,7 @@ func CheckClient(client goredis.UniversalClient) error {
 		return fmt.Errorf("client is a %T, want a Client or a ClusterClient", client)
 	}
 	if !deadlines {
-		return errors.New("client ignores the deadlines of contexts; set ContextTimeoutEnabled")
+		return errors.New("client ignores the deadlines of contexts: set ContextTimeoutEnabled in its options, or open it with redisstore.Connect")
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ const module = "github.com/idemkeeper/idemkeeper"
 // adapters are chosen one by one, no import ships a server or a command to the
 // users of the library, and what two folders share lies below both.
 var layers = [][]string{
-	{"internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint", "tokenstore/sql/dialect"},
+	{"crashtest", "internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint", "tokenstore/sql/dialect"},
 	{"internal/sqldialect", "internal/sqlpipeline", "internal/sqllocks"},
 	{"tokenstore/sql/pgx/internal"},
 	{"internal/redisserver"},
@@ -61,6 +61,8 @@ const (
 	thisModule      = "this module"
 )
 
+const crashtestOnly = "the kit tests services without Idemkeeper, and each folder needs no more than the client that it wraps"
+
 // onlyRules say what a folder may import.
 var onlyRules = []struct {
 	from   string
@@ -76,6 +78,10 @@ var onlyRules = []struct {
 		"the sweeper works with every store and lock service through interfaces"},
 	{"console", false, []string{standardLibrary, "idem", "internal/operate", "internal/routes", "sweeper", "console"},
 		"any service mounts the console, whatever its lock, store and framework"},
+	{"crashtest/redis", false, []string{standardLibrary, "crashtest", "github.com/redis"}, crashtestOnly},
+	{"crashtest/grpc", false, []string{standardLibrary, "crashtest", "google.golang.org/grpc", "google.golang.org/protobuf"}, crashtestOnly},
+	{"crashtest/zookeeper", false, []string{standardLibrary, "crashtest"}, crashtestOnly},
+	{"crashtest/pgx", false, []string{standardLibrary, "crashtest", "github.com/jackc/pgx"}, crashtestOnly},
 	{"observe/prometheus", false, []string{standardLibrary, "observe", "go.opentelemetry.io/otel", "github.com/prometheus"},
 		"it adds an exporter to observe, and nothing else"},
 	{"observe", false, []string{standardLibrary, "idem", "sweeper", "observe", "go.opentelemetry.io/otel", "github.com/prometheus"},
@@ -106,13 +112,13 @@ var confinedRules = []struct {
 		"users of net/http or gRPC must not download Gin"},
 	{[]string{"github.com/gin-gonic"}, true, []string{"middleware/gin", "example-payments", "tests"},
 		"users of net/http or gRPC must not download Gin"},
-	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "cmd/idemctl", "example-payments", "tests", "bench"},
+	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "crashtest/grpc", "cmd/idemctl", "example-payments", "tests", "bench"},
 		"users of net/http or Gin must not download gRPC"},
-	{[]string{"github.com/redis"}, true, []string{"tokenstore/redis", "lock/redis", "internal/redisscript", "internal/redispipe", "internal/redisserver", "internal/redislocks", "engine/redis", "engine/zookeeper", "example-payments", "cmd", "internal/test", "tests", "bench"},
+	{[]string{"github.com/redis"}, true, []string{"crashtest/redis", "tokenstore/redis", "lock/redis", "internal/redisscript", "internal/redispipe", "internal/redisserver", "internal/redislocks", "engine/redis", "engine/zookeeper", "example-payments", "cmd", "internal/test", "tests", "bench"},
 		"a service without Redis must not link its client"},
 	{[]string{"github.com/go-zookeeper"}, true, []string{"lock/zookeeper", "internal/test", "example-payments/kit", "tests", "bench"},
 		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},
-	{sqlDrivers, true, []string{"tokenstore/sql/pgx", "internal/database", "example-payments", "cmd", "tests", "bench"},
+	{sqlDrivers, true, []string{"crashtest/pgx", "tokenstore/sql/pgx", "internal/database", "example-payments", "cmd", "tests", "bench"},
 		"the application chooses the SQL driver, and what a test imports is in the graph of every user"},
 	{[]string{"github.com/anishathalye"}, true, []string{"lock/zookeeper/histories"},
 		"what a test imports is in the graph of every user"},
@@ -133,6 +139,7 @@ var confinedRules = []struct {
 		"a service must not link the support of tests"},
 	{[]string{"example-payments/kit", "internal/database/scratch"}, false, []string{"example-payments/kit", "internal/database/scratch", "tests"},
 		"a program must not link the support of tests"},
+	{[]string{"crashtest"}, false, []string{"crashtest"}, "a service must not link the support of tests"},
 	{[]string{"internal/test"}, false, []string{"internal/test", "internal/tools", "example-payments/kit", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest", "tests", "bench"},
 		"what only tests share lies below internal/test, and neither the library nor a program uses it"},
 }

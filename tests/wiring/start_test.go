@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -56,6 +57,16 @@ var atTheStart = []fault{
 		_, err := redislock.New(t.Context(), redisAt(t, addr(t, testserver.SharedPostgres(t))))
 		return text(err)
 	}, `127.0.0.1:\d+ does not answer as Redis does`, `look at the address and its port`},
+	{"the port of PostgreSQL accepts and is silent", func(t *testing.T) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		kit.Fatal(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		db, err := sql.Open("pgx", "postgres://payments@"+l.Addr().String()+"/payments?sslmode=disable")
+		kit.Fatal(t, err)
+		t.Cleanup(func() { _ = db.Close() })
+		_, err = sqlstore.Join(t.Context(), db, dialect.PostgreSQL)
+		return text(err)
+	}, `no answer within 10s`, `is that the address and the port of PostgreSQL`},
 	{"no rights at all", func(t *testing.T) string {
 		_, err := sqlstore.Join(t.Context(), asUser(t, ""), dialect.PostgreSQL)
 		return text(err)

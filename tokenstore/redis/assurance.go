@@ -14,9 +14,9 @@ var _ driver.Assured = (*Store)(nil)
 func (s *Store) Assurance() guarantee.Part {
 	p := guarantee.Part{Name: "records in Redis", Keeps: guarantee.Repeat | guarantee.Outage | guarantee.Crash | guarantee.Pause | guarantee.ClockStep,
 		Supplies: map[guarantee.Hazards]string{
-			guarantee.ServerLoss: "let replicas acknowledge each payment (redisstore.WithReplicas), or turn durable markers on (zookeeper.WithDurableMarkers)",
-			guarantee.FailOver:   "turn durable markers on (zookeeper.WithDurableMarkers), or keep the records in SQL with synchronous replication",
-			guarantee.Loss:       "give the store a witness (redisstore.WithWitness), or turn durable markers on (zookeeper.WithDurableMarkers)",
+			guarantee.ServerLoss: "let replicas acknowledge each payment (redisstore.WithReplicas), or turn durable markers on (idemzk.WithDurableMarkers)",
+			guarantee.FailOver:   "turn durable markers on (idemzk.WithDurableMarkers)",
+			guarantee.Loss:       "give the store a witness, as idemzk.New does (redisstore.WithWitness), or turn durable markers on (idemzk.WithDurableMarkers)",
 		}}
 	if s.loss.Witness != nil {
 		p.Name, p.Keeps = "records in Redis with a witness", p.Keeps|guarantee.Loss
@@ -27,7 +27,7 @@ func (s *Store) Assurance() guarantee.Part {
 	}
 	if s.loss.Accepted != nil {
 		p.Name, p.Keeps = p.Name+" that accepts their loss", p.Keeps&^(guarantee.Loss|guarantee.ClockStep)
-		const markers = "turn durable markers on (zookeeper.WithDurableMarkers), or leave redisstore.WithLossAcceptance out"
+		const markers = "turn durable markers on (idemzk.WithDurableMarkers), or leave redisstore.WithLossAcceptance out"
 		p.Supplies[guarantee.Loss], p.Supplies[guarantee.ClockStep] = markers, markers
 	}
 	return p

@@ -124,7 +124,7 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 			log.WarnContext(ctx, "tokenstore/redis: the server does not tell its maxmemory-policy; it must be noeviction", "addr", addr)
 		}
 		if aof := redisserver.Setting(ctx, node, "persistence", "aof_enabled", "appendonly"); aof != "1" && aof != "yes" {
-			log.WarnContext(ctx, "tokenstore/redis: no append-only file: a restart of the server loses its latest records, or all",
+			log.WarnContext(ctx, "tokenstore/redis: no append-only file: a restart of the server loses its latest records, or all: set appendonly yes, and appendfsync always",
 				"addr", addr, "snapshots", redisserver.Setting(ctx, node, "", "", "save"))
 		}
 		return nil

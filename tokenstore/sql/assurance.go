@@ -9,7 +9,7 @@ var _, _ driver.Assured = (*Store)(nil), (*Joined)(nil)
 
 // Assurance implements [driver.Assured]. What is committed may be lost in a fail-over to an asynchronous standby, and with a backup.
 func (s *Store) Assurance() guarantee.Part {
-	const markers = "turn durable markers on (zookeeper.WithDurableMarkers), or join the record to the transaction (idem.NewJoined)"
+	const markers = "lock in ZooKeeper with durable markers (zookeeper.WithDurableMarkers), or join the record to the transaction (sqlstore.Join, pgxstore.Join)"
 	return guarantee.Part{Name: "records in " + string(s.dialect.Name), Keeps: guarantee.Repeat | guarantee.Outage | guarantee.Crash | guarantee.Pause | guarantee.ClockStep,
 		Supplies: map[guarantee.Hazards]string{guarantee.ServerLoss | guarantee.FailOver | guarantee.Loss: markers}}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
@@ -56,6 +57,9 @@ var (
 	errSetting = errors.New("tokenstore/sql: the connection is not fit to keep records")
 )
 
+// startLimit is how long New waits for the database. A server of another kind may accept the connection and say nothing.
+const startLimit = 10 * time.Second
+
 // New returns a store in a database whose tables [Migrate] has made. The caller closes the
 // store, and then the database.
 //
@@ -67,7 +71,12 @@ func New(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...Option) (*S
 		return nil, err
 	}
 	s := &Store{db: db, read: cfg.read, dialect: cfg.kind, names: cfg.names(), config: cfg, log: cfg.log}
-	if err := s.start(ctx); err != nil {
+	starting, started := context.WithTimeout(ctx, startLimit)
+	defer started()
+	if err := s.start(starting); err != nil {
+		if ctx.Err() == nil && starting.Err() != nil {
+			return nil, fmt.Errorf("tokenstore/sql: %w: no answer within %v; is that the address and the port of %s? %w", driver.ErrUnavailable, startLimit, s.dialect.Name, err)
+		}
 		if errors.Is(err, errSetting) || errors.Is(err, ErrNotMigrated) || errors.Is(err, ErrNewerSchema) || errors.Is(err, ErrRights) {
 			return nil, err
 		}

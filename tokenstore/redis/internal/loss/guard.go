@@ -148,7 +148,7 @@ func (g *Guard) warnOfEmptyShards(ctx context.Context) {
 		}
 	}
 	if empty > 0 {
-		g.Log.WarnContext(ctx, "tokenstore/redis: Redis has no records; if it has lost them, executed keys run again, because the store has no witness",
+		g.Log.WarnContext(ctx, "tokenstore/redis: Redis has no records, as before the first payment; if it has lost them, executed keys run again, because the store has no witness",
 			"empty_shards", empty, "shards", shards)
 	}
 }
