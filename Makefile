@@ -92,6 +92,11 @@ help: ## list the targets
 test: servers $(GOTESTSUM) ## run every test with the race detector; the last line counts them
 	@GOGC=400 CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh $(if $(filter work,$(PKG)),-first '$(LONGEST)') $(addprefix -C ,$(FOLDERS)) -- -race -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
+# The workspace has newer versions, because the programs and the tests require them. -vet=off, as above.
+.PHONY: minimum
+minimum: servers $(GOTESTSUM) ## run the tests of the library and of tokenstore/sql/pgx on the oldest versions that they require; the last line counts them
+	@GOGC=400 CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) GOWORK=$(CURDIR)/scripts/minimum.work scripts/test.sh -C . -- -race -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) work
+
 # The script adds -short, under which testserver skips each test that asks for a server.
 .PHONY: quick
 quick: $(GOTESTSUM) ## run the tests that need no server, in under a minute; the last line counts them and those left out
@@ -204,7 +209,7 @@ release: ## check that VERSION=v0.1.0 can be tagged, and prove it with modules f
 
 .PHONY: versions
 versions: ## have the modules of the workspace require VERSION=v0.1.0 of each other
-	@sed -i -E 's|^(.*github.com/idemkeeper/idemkeeper[^ ]*) v[0-9][^ ]*|\1 $(VERSION)|' go.work $(WORKSPACE:%=%/go.mod)
+	@sed -i -E 's|^(.*github.com/idemkeeper/idemkeeper[^ ]*) v[0-9][^ ]*|\1 $(VERSION)|' go.work scripts/minimum.work $(WORKSPACE:%=%/go.mod)
 
 .PHONY: releasecheck
 releasecheck: ## check .goreleaser.yaml with goreleaser, which compiles for minutes the first time

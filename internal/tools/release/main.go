@@ -59,12 +59,12 @@ func run(ctx context.Context, version string, table bool) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	if !table {
-		fmt.Printf("%d modules are packed as %s\n", len(t.published), version)
+		fmt.Fprintf(os.Stdout, "%d modules are packed as %s\n", len(t.published), version)
 		for _, c := range commands {
 			if err := p.install(ctx, c); err != nil {
 				return err
 			}
-			fmt.Printf("go install %s@%s works\n", t.pathOf(c), version)
+			fmt.Fprintf(os.Stdout, "go install %s@%s works\n", t.pathOf(c), version)
 		}
 	}
 	for _, name := range services {
@@ -72,7 +72,7 @@ func run(ctx context.Context, version string, table bool) (err error) {
 		if err != nil {
 			return err
 		}
-		fmt.Println(s.row())
+		fmt.Fprintln(os.Stdout, s.row())
 	}
 	if !table {
 		t.printSteps(version)
@@ -108,17 +108,17 @@ func (t *tree) check(ctx context.Context, version string) error {
 
 // printSteps prints what is left to do.
 func (t *tree) printSteps(version string) {
-	fmt.Println("\nWhat is left to do, on this commit:")
+	fmt.Fprintln(os.Stdout, "\nWhat is left to do, on this commit:")
 	if log, err := os.ReadFile("CHANGELOG.md"); err != nil || !strings.Contains(string(log), "\n## "+version) {
-		fmt.Printf("  Move what CHANGELOG.md has under Unreleased to a section %s, commit that, and run this again.\n", version)
+		fmt.Fprintf(os.Stdout, "  Move what CHANGELOG.md has under Unreleased to a section %s, commit that, and run this again.\n", version)
 	}
 	var tags []string
 	for _, folder := range t.published { // a module comes after those that it requires
 		tags = append(tags, tag(folder, version))
-		fmt.Printf("  git tag -a -m %s %s\n", version, tag(folder, version))
+		fmt.Fprintf(os.Stdout, "  git tag -a -m %s %s\n", version, tag(folder, version))
 	}
-	fmt.Printf("  git push --atomic origin %s\n", strings.Join(tags, " "))
-	fmt.Println("  goreleaser release, and make tidy once the proxy has the modules")
+	fmt.Fprintf(os.Stdout, "  git push --atomic origin %s\n", strings.Join(tags, " "))
+	fmt.Fprintln(os.Stdout, "  goreleaser release, and make tidy once the proxy has the modules")
 }
 
 // tag is the tag of a module's version.

@@ -16,7 +16,10 @@ import (
 var sources embed.FS
 
 // services are the small services in testdata.
-var services = []string{"gin-sql", "grpc-redis", "http-zookeeper"}
+var services = []string{"gin-sql", "grpc-redis", "http-zookeeper", metrics}
+
+// metrics is the service that exports metrics, so it has modules that the others must not have.
+const metrics = "metrics"
 
 // unwanted are modules that no service gets from the library.
 var unwanted = []string{"go.opentelemetry.io/", "github.com/prometheus/", "github.com/jackc/", "github.com/go-sql-driver/", "modernc.org/", "github.com/spf13/", "github.com/anishathalye/"}
@@ -41,12 +44,16 @@ func (p *proxy) build(ctx context.Context, name string, compile bool) (*service,
 	}
 	s := &service{name: name, about: strings.TrimSuffix(strings.TrimSpace(parsed.Doc.Text()), ".")}
 	var without strings.Builder // the service's own packages
-	without.WriteString("package main\n\nfunc main() {}\n\n")
-	requires := map[string]string{p.tree.pathOf("."): p.version}
-	own := map[string]string{}
+	without.WriteString("package main\n\n")
+	requires, own := map[string]string{}, map[string]string{}
 	for _, i := range parsed.Imports {
 		imported := strings.Trim(i.Path.Value, `"`)
-		if m := p.tree.requirement(imported); m.Path != "" && !strings.HasPrefix(imported, p.tree.pathOf(".")) {
+		folder, ours := strings.CutPrefix(imported, p.tree.pathOf(".")+"/")
+		m := p.tree.requirement(imported)
+		switch {
+		case ours:
+			requires[p.tree.pathOf(p.tree.folderOf(folder+"/"))] = p.version
+		case m.Path != "":
 			requires[m.Path], own[m.Path] = m.Version, m.Version
 			without.WriteString("import _ \"" + imported + "\"\n")
 		}
@@ -54,14 +61,14 @@ func (p *proxy) build(ctx context.Context, name string, compile bool) (*service,
 	if s.all, err = p.graph(ctx, name, string(code), requires, compile); err != nil {
 		return nil, err
 	}
-	before, err := p.graph(ctx, name+"-without", strings.Replace(without.String(), "func main() {}\n\n", "", 1)+"\nfunc main() {}\n", own, false)
+	before, err := p.graph(ctx, name+"-without", without.String()+"\nfunc main() {}\n", own, false)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range s.all {
 		if !slices.Contains(before, m) {
 			s.added = append(s.added, m)
-			if slices.ContainsFunc(unwanted, func(prefix string) bool { return strings.HasPrefix(m, prefix) }) {
+			if name != metrics && slices.ContainsFunc(unwanted, func(prefix string) bool { return strings.HasPrefix(m, prefix) }) {
 				return nil, fmt.Errorf("%s gets %s from the library", name, m)
 			}
 		}
@@ -75,11 +82,12 @@ func (p *proxy) graph(ctx context.Context, name, code string, requires map[strin
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, err
 	}
-	mod := "module example.com/" + name + "\n\ngo " + p.tree.mods["."].Go.Version + "\n"
+	var mod strings.Builder
+	fmt.Fprintf(&mod, "module example.com/%s\n\ngo %s\n", name, p.tree.mods["."].Go.Version)
 	for m, version := range requires {
-		mod += "\nrequire " + m + " " + version + "\n"
+		fmt.Fprintf(&mod, "\nrequire %s %s\n", m, version)
 	}
-	for file, text := range map[string]string{"main.go": code, "go.mod": mod} {
+	for file, text := range map[string]string{"main.go": code, "go.mod": mod.String()} {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 			return nil, err
 		}
