@@ -3,9 +3,6 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
@@ -13,39 +10,30 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// A service on SQLite opens the file twice, migrates it, and makes a store.
+// A service on SQLite opens the file twice, with the driver modernc.org/sqlite, migrates it, and makes a store.
 func Example() {
-	ctx := context.Background()
-	dir, err := os.MkdirTemp("", "example")
-	if err != nil {
-		fmt.Println(err)
-		return
+	newEngine := func(ctx context.Context, file string) (*idem.Engine, error) {
+		forWriting, forReading := sqlstore.SQLiteDSN(file)
+		write, err := sql.Open("sqlite", forWriting)
+		if err != nil {
+			return nil, err
+		}
+		write.SetMaxOpenConns(1)
+		read, err := sql.Open("sqlite", forReading)
+		if err != nil {
+			return nil, err
+		}
+		if err := sqlstore.Migrate(ctx, write, dialect.SQLite); err != nil {
+			return nil, err
+		}
+		store, err := sqlstore.New(ctx, write, dialect.SQLite, sqlstore.WithReadPool(read), sqlstore.WithSoleProcess())
+		if err != nil {
+			return nil, err
+		}
+		return idem.New(memorylock.New(), store, idem.WithCloser(store))
 	}
-	defer os.RemoveAll(dir)
-	forWriting, forReading := sqlstore.SQLiteDSN(filepath.Join(dir, "payments.db"))
-	write, _ := sql.Open("sqlite", forWriting) // the driver is modernc.org/sqlite, and connects at its first use
-	defer write.Close()
-	write.SetMaxOpenConns(1)
-	read, _ := sql.Open("sqlite", forReading)
-	defer read.Close()
-
-	if err := sqlstore.Migrate(ctx, write, dialect.SQLite); err != nil {
-		fmt.Println(err)
-		return
-	}
-	store, err := sqlstore.New(ctx, write, dialect.SQLite, sqlstore.WithReadPool(read), sqlstore.WithSoleProcess())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer store.Close()
-
-	engine, err := idem.New(memorylock.New(), store)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer engine.Close(ctx)
+	_ = newEngine // it needs the driver
+	// Output:
 }
 
 // A service on PostgreSQL gets its engine in one line, and a handler pays in the joined transaction.
