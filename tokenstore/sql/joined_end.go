@@ -134,7 +134,7 @@ func (t *joinedTx) fail(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", driver.ErrSwallowed, ErrHandlerEnded)
 	case t.Conflict(err):
 		return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrConflict, err)
-	case t.keyless && errors.Is(err, errConnectionLost): // which hides a COMMIT of the handler, and no record tells of it
+	case t.keyless && (errors.Is(err, errConnectionLost) || sessionEnded(err)): // which hides a COMMIT of the handler, and no record tells of it
 	case errors.Is(err, ErrInUse), t.joined.dialect.Spoken(err):
 		return fmt.Errorf("tokenstore/sql: complete: %w: %w", driver.ErrRolledBack, err)
 	}

@@ -22,15 +22,41 @@ import (
 // escaped reports whether the transaction has ended before its time. A transaction with a failed
 // statement can only be rolled back.
 func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error {
-	if status, err := g.status(ctx, t); err != nil || status == TxFailed {
+	status, err := g.status(ctx, t)
+	switch {
+	case err != nil:
 		return err
+	case status == TxFailed:
+		return g.failed(ctx, t)
 	}
 	var same bool
-	err := t.session.QueryRow(ctx, "SELECT coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text = $1, false)", []any{t.state.(*postgresState).xid}, &same)
-	if err == nil && !same {
+	err = t.session.QueryRow(ctx, "SELECT coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text = $1, false)", []any{t.state.(*postgresState).xid}, &same)
+	switch {
+	case err == nil && !same:
 		return errOtherTransaction
+	case sqldialect.SQLState(err) == inFailed: // the driver does not tell its state
+		return g.failed(ctx, t)
 	}
 	return err
+}
+
+const inFailed = "25P02" // in_failed_sql_transaction
+
+// failed looks whether the first transaction has come to nothing, once a statement of this one has failed. A record keeps the handler from
+// ending the first by COMMIT. Without a record it may have, and what it has begun then can fail as well. The session does not tell
+// any more. What the handler has committed after a ROLLBACK of its own stays unseen.
+func (g *postgresGuard) failed(ctx context.Context, t *joinedTx) error {
+	if !t.keyless {
+		return nil
+	}
+	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+	defer cancel()
+	aborted := false
+	err := g.joined.db.QueryRowContext(ask, "SELECT coalesce(pg_catalog.pg_xact_status($1::pg_catalog.xid8) = 'aborted', false)", t.state.(*postgresState).xid).Scan(&aborted)
+	if err != nil || !aborted {
+		return errors.Join(errOtherTransaction, err)
+	}
+	return nil
 }
 
 var errOtherTransaction = fmt.Errorf("%w: the transaction is not the first one any more", driver.ErrEscaped)
@@ -93,7 +119,7 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	if errors.Is(err, sql.ErrNoRows) {
 		err = errNoRecord
 	}
-	return g.completed(t, err, found())
+	return g.completed(ctx, t, err, found())
 }
 
 func (g *postgresGuard) completeAndCommit(ctx context.Context, t *joinedTx, c *completion) (able, sent bool, err error) {
@@ -119,7 +145,7 @@ func (g *postgresGuard) completeAndCommit(ctx context.Context, t *joinedTx, c *c
 		}
 		return true, true, err
 	}
-	return true, false, g.completed(t, err, another)
+	return true, false, g.completed(ctx, t, err, another)
 }
 
 // mayComplete returns the arguments of the statement that completes the record, unless that is known to fail.
@@ -134,7 +160,7 @@ func (g *postgresGuard) mayComplete(ctx context.Context, t *joinedTx, c *complet
 }
 
 // completed says what an error of that statement means. another says that the session was in another transaction.
-func (g *postgresGuard) completed(t *joinedTx, err error, another bool) error {
+func (g *postgresGuard) completed(ctx context.Context, t *joinedTx, err error, another bool) error {
 	if sqldialect.SQLState(err) == "22012" { // division_by_zero
 		err = errNoRecord
 		if t.keyless {
@@ -145,7 +171,10 @@ func (g *postgresGuard) completed(t *joinedTx, err error, another bool) error {
 	case err == nil:
 		t.state.(*postgresState).lock = lockFree
 		return nil
-	case sqldialect.SQLState(err) == "25P02": // in_failed_sql_transaction
+	case sqldialect.SQLState(err) == inFailed:
+		if other := g.failed(ctx, t); other != nil {
+			return other
+		}
 		return fmt.Errorf("%w: %w", driver.ErrSwallowed, err)
 	case another && !errors.Is(err, errNoRecord):
 		return errors.Join(errOtherTransaction, err)
@@ -188,6 +217,15 @@ func (g *postgresGuard) undone(err error) bool {
 		// The answer to COMMIT was ROLLBACK. pgx has a value for this error, and an import of
 		// pgx would link it into services on other databases.
 		return strings.Contains(err.Error(), "commit unexpectedly resulted in rollback")
+	}
+	return false
+}
+
+// sessionEnded reports whether PostgreSQL has said that it ends the session.
+func sessionEnded(err error) bool {
+	switch sqldialect.SQLState(err) {
+	case "57P01", "57P02", "57P05", "25P03", "25P04": // admin_shutdown, crash_shutdown, and time-outs of sessions and transactions
+		return true
 	}
 	return false
 }
