@@ -35,6 +35,8 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		"no fence":                {func(*Setup) {}, Need{Elsewhere, Crash | Pause, false}, []string{"no set-up gives that through a pause", "fence"}},
 		"no transaction":          {func(*Setup) {}, ExactlyOnceInTransaction, []string{"sqlstore.Join"}},
 		"no resolver":             {func(s *Setup) { s.Resolves = false }, Need{Elsewhere, Crash, true}, []string{"in doubt after a crash", "AskResolver"}},
+		"no resolver, an outage":  {func(s *Setup) { s.Resolves = false }, Need{Elsewhere, Repeat | Outage, true}, []string{"in doubt after an outage", "AskResolver"}},
+		"no resolver, a server":   {func(s *Setup) { s.Resolves, s.Lock, s.Store.Keeps = false, zooKeeper, All }, Need{Fenced, ServerLoss, true}, []string{"in doubt after loss of a server", "AskResolver"}},
 		"runs again":              {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, AtMostOnce, []string{"not through repeats, an outage, a crash", "runs again in doubt"}},
 		"runs again at a repeat":  {func(s *Setup) { s.RunsAgain, s.Resolves = true, false }, Need{Elsewhere, Repeat, false}, []string{"not through repeats", "runs again in doubt"}},
 		"fails open":              {func(s *Setup) { s.FailsOpen = true }, AtMostOnce, []string{"not through repeats, an outage", "fails open"}},
@@ -98,9 +100,9 @@ func TestLineForTheLog(t *testing.T) {
 	t.Parallel()
 	g := Of(Setup{Route: "POST /pay", Lock: zooKeeper, Store: witnessed, GateFirst: true, OptionalKey: true, KeyTTL: time.Hour})
 	const want = "POST /pay: lock in ZooKeeper, records in Redis with a witness: " +
-		"at most once anywhere else through every hazard but a pause, loss of a server, a fail-over (in doubt after a crash); " +
-		"at a resource that checks the fence through every hazard but loss of a server, a fail-over (in doubt after a crash, a pause); " +
-		"at a system that takes the downstream key through every hazard (in doubt after a crash, a pause); " +
+		"at most once anywhere else through every hazard but a pause, loss of a server, a fail-over (in doubt after an outage, a crash); " +
+		"at a resource that checks the fence through every hazard but loss of a server, a fail-over (in doubt after an outage, a crash, a pause); " +
+		"at a system that takes the downstream key through every hazard (in doubt after an outage, a crash, a pause); " +
 		"if the request has a key, which is optional, and if the handler has no effect before the gate, and if repeats come within 1h0m0s of the first request"
 	if got := g.String(); got != want {
 		t.Errorf("String() =\n%s\nwant\n%s", got, want)

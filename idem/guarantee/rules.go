@@ -72,7 +72,8 @@ func (g *Guarantee) locked(s Setup) {
 	g.Setup = s.Lock.Name + ", " + s.Store.Name
 	g.lacks(InTransaction, All, "it has no transaction: join the record to it (sqlstore.Join, pgxstore.Join)")
 	both := s.Lock.Keeps & (s.Store.Keeps | s.Lock.Remembers)
-	doubt := both & (Crash | Pause)
+	// An outage may take the lock from a handler in its middle, and a lost server the outcome with it, if no marker has that.
+	doubt := both & (Outage | Crash | Pause | ServerLoss&^s.Lock.Remembers)
 	if s.Resolves || s.RunsAgain {
 		doubt = 0
 	}

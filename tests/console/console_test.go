@@ -364,7 +364,7 @@ func TestHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.serve() // the page before is kept for a few seconds
-	r.as("reader").get("health").want(t, 200, "POST /pay", "lock in Redis, records in Redis", "in doubt after a crash")
+	r.as("reader").get("health").want(t, 200, "POST /pay", "lock in Redis, records in Redis", "in doubt after an outage, a crash")
 	r.as("reader").get("health").want(t, 200, "!Requests without a key")
 	for _, route := range []string{"POST /refund", "POST /pay", "POST /pay"} {
 		r.engine.ReportUnprotected(t.Context(), route)

@@ -125,7 +125,7 @@ func TestGuaranteeFallsWithoutResolverAndFence(t *testing.T) {
 	_, err := engine.Fit(policy)
 	kit.Fatal(t, err)
 	policy.Name, policy.InDoubt = "no resolver", idem.LeaveUnknown()
-	if _, err := engine.Fit(policy); err == nil || !strings.Contains(err.Error(), "in doubt after a crash, a pause: set InDoubt to AskResolver") {
+	if _, err := engine.Fit(policy); err == nil || !strings.Contains(err.Error(), "in doubt after an outage, a crash, a pause: set InDoubt to AskResolver") {
 		t.Errorf("Fit() = %v without a resolver", err)
 	}
 	policy.Name, policy.Require = "no fence", guarantee.Need{Effect: guarantee.Elsewhere, Through: guarantee.All}
