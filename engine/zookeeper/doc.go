@@ -41,4 +41,7 @@
 // Its locks are below "/lock", whatever its prefix, and its witness may be at a path of its own. So if its prefix is not the default,
 // set Root of the Config to "/lock", and if its witness is not at [redisstore.WitnessPath], name it by [WithWitnessPath]. Otherwise old and new
 // instances do not see each other's locks. The records tell the new ones of the operations of the old ones, which stay in progress then.
+//
+// Markers are beside the locks. If other services have their locks below the same Root, leave [WithDurableMarkers] out until each has a Root of
+// its own, because it would remove their markers after the retention of this service.
 package idemzk

@@ -10,8 +10,12 @@ var _, _ driver.Assured = (*Store)(nil), (*Joined)(nil)
 // Assurance implements [driver.Assured]. What is committed may be lost in a fail-over to an asynchronous standby, and with a backup.
 func (s *Store) Assurance() guarantee.Part {
 	const markers = "lock in ZooKeeper with durable markers (zookeeper.WithDurableMarkers), or join the record to the transaction (sqlstore.Join, pgxstore.Join)"
-	return guarantee.Part{Name: "records in " + string(s.dialect.Name), Keeps: guarantee.Repeat | guarantee.Outage | guarantee.Crash | guarantee.Pause | guarantee.ClockStep,
+	p := guarantee.Part{Name: "records in " + string(s.dialect.Name), Keeps: guarantee.Repeat | guarantee.Outage | guarantee.Crash | guarantee.Pause | guarantee.ClockStep,
 		Supplies: map[guarantee.Hazards]string{guarantee.ServerLoss | guarantee.FailOver | guarantee.Loss: markers}}
+	if s.dialect.File { // no other clock could disagree with that of the database
+		p.Conditions = append(p.Conditions, "the clock of the machine does not jump ahead by the time that keys are remembered")
+	}
+	return p
 }
 
 // Assurance implements [driver.Assured]. Record and business live and die together, so only what a handler does with its transaction is left
