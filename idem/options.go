@@ -79,7 +79,8 @@ func WithTelemetry(t telemetry.Recorder) Option { return func(c *config) { c.tel
 // WithLogger sets the logger for what is wrong with the server: wiring faults, handlers that misuse the engine, runs without protection,
 // outcomes that could not be stored, and refusals as internal, unavailable, store-lost and ownership-lost. Each fault is logged at once,
 // and then once a minute at most, with the number of events in the attribute "repeated". The last count comes with [Engine.Close].
-// A line has the route, the reason and the next step, and neither a key nor a body. A logger that blocks or panics does not stop a
+// A line has the route, the reason and the next step, and neither a key nor a body, unless the error of a database or of a handler quotes one, as
+// MySQL does with a value that is there twice. A logger that blocks or panics does not stop a
 // request. [slog.Default] by default, and slog.New(slog.DiscardHandler) turns it off. Without this option an engine whose telemetry logs
 // every event ([telemetry.Logger]) logs no faults itself.
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
