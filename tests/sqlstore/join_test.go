@@ -4,12 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/observe"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -124,5 +126,35 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 	}
 	if err := engine.Close(t.Context()); err != nil || closer != 1 {
 		t.Errorf("Close() = %v, and closed what belongs to the engine %d times, want once", err, closer)
+	}
+}
+
+// Without a logger of its own the engine goes by the default logger of the moment, and leaves what its telemetry logs to that.
+func TestJoinWithoutALoggerGivesTheEngineNone(t *testing.T) { //nolint:paralleltest // it sets the default logger
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	p := freshPostgres(t)
+	must(t, sqlstore.Migrate(t.Context(), p.write, dialect.PostgreSQL))
+	misuse := func(opts ...sqlstore.JoinOption) (lines int) {
+		engine, err := sqlstore.Join(t.Context(), p.write, dialect.PostgreSQL, opts...)
+		must(t, err)
+		log := make(logged, 100)
+		slog.SetDefault(slog.New(slog.NewTextHandler(log, nil)))
+		_, _ = engine.Do(t.Context(), operation(idem.Key(fmt.Sprint("k", len(opts)))), func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil })
+		must(t, engine.Close(t.Context()))
+		slog.SetDefault(before)
+		for len(log) > 0 {
+			if strings.Contains(<-log, idem.ErrNotTaken.Error()) {
+				lines++
+			}
+		}
+		return lines
+	}
+	if n := misuse(); n != 1 {
+		t.Errorf("the default logger got %d lines, want 1", n)
+	}
+	own := make(logged, 100)
+	if n := misuse(idem.WithTelemetry(observe.New(observe.WithLogger(slog.New(slog.NewTextHandler(own, nil)))))); n != 0 || len(own) == 0 {
+		t.Errorf("the default logger got %d lines beside the %d of the telemetry, want none", n, len(own))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log/slog"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -66,7 +67,11 @@ func JoinOver(ctx context.Context, db *sql.DB, d dialect.Dialect, joined func(*S
 	}
 	var engine *idem.Engine
 	if err == nil {
-		engine, err = idem.NewJoined(records, append([]idem.Option{idem.WithCloser(store), idem.WithLogger(store.config.log)}, ofEngine...)...)
+		own := []idem.Option{idem.WithCloser(store)}
+		if log := store.config.log; log != slog.Default() { // otherwise the engine finds it by itself, and knows what its telemetry logs
+			own = append(own, idem.WithLogger(log))
+		}
+		engine, err = idem.NewJoined(records, append(own, ofEngine...)...)
 	}
 	if err != nil {
 		_ = store.Close()
