@@ -21,7 +21,7 @@ type logger struct{ log *slog.Logger }
 
 func (logger) ConfiguresEngine() {}
 
-// WithLogger sets the logger for warnings about locks and records. [slog.Default] by default.
+// WithLogger sets the logger of locks, records and engine. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return logger{log} }
 
 // New returns an engine on client, which is one server, a server behind Sentinel, or a cluster. It is [redisstore.New], [redislock.New]
@@ -38,7 +38,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		case redislock.Option:
 			ofLock = append(ofLock, opt)
 		case logger:
-			ofStore, ofLock = append(ofStore, redisstore.WithLogger(opt.log)), append(ofLock, redislock.WithLogger(opt.log))
+			common.Log, ofStore, ofLock = opt.log, append(ofStore, redisstore.WithLogger(opt.log)), append(ofLock, redislock.WithLogger(opt.log))
 		default:
 			if err := common.Take(opt); err != nil {
 				return nil, fmt.Errorf("idemredis: %w", err)

@@ -1,6 +1,7 @@
 package idemredis_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"log/slog"
@@ -142,5 +143,24 @@ func TestSealedResponses(t *testing.T) {
 	}
 	if declared, err := store.Sealed(t.Context()); err != nil || !declared {
 		t.Errorf("Sealed() = %v, %v, want true", declared, err)
+	}
+}
+
+// One logger is that of locks, records and engine.
+func TestLogger(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer // a server without an append-only file, and then an operation without a handler
+	engine, err := idemredis.New(t.Context(), connect(t, testserver.SharedRedis(t)), redisstore.WithPrefix(testserver.KeyPrefix(t)), idemredis.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = engine.Do(t.Context(), idem.Operation{}, nil)
+	if err := engine.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"append-only", "without handler"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log has nothing about %q:\n%s", want, &log)
+		}
 	}
 }

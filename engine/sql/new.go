@@ -21,7 +21,7 @@ type logger struct{ log *slog.Logger }
 
 func (logger) ConfiguresEngine() {}
 
-// WithLogger sets the logger for warnings about locks and records. [slog.Default] by default.
+// WithLogger sets the logger of locks, records and engine. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return logger{log} }
 
 // New returns an engine in a database of PostgreSQL, MySQL or MariaDB whose tables [sqlstore.Migrate] or idemctl has made. It is
@@ -38,7 +38,7 @@ func New(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...Option) (*i
 		case sqllock.Option:
 			ofLock = append(ofLock, opt)
 		case logger:
-			ofStore, ofLock = append(ofStore, sqlstore.WithLogger(opt.log)), append(ofLock, sqllock.WithLogger(opt.log))
+			common.Log, ofStore, ofLock = opt.log, append(ofStore, sqlstore.WithLogger(opt.log)), append(ofLock, sqllock.WithLogger(opt.log))
 		default:
 			if err := common.Take(opt); err != nil {
 				return nil, fmt.Errorf("idemsql: %w", err)

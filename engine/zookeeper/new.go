@@ -70,10 +70,11 @@ var errMarkers = errors.New("idemzk: say WithDurableMarkers(retention), and a ke
 // [zookeeper.Open], [redisstore.New] and [idem.New], and its error is that of those. The store has a witness in ZooKeeper. One of
 // [WithDurableMarkers] and [WithoutDurableMarkers] is required.
 //
-// Root of the Config, if empty, is [LockRoot] of the store's prefix. Its Logger gets all warnings. Closing the engine ends the session. The client of Redis stays open.
+// Root of the Config, if empty, is [LockRoot] of the store's prefix. Its Logger is that of locks, records and engine. Closing the engine ends
+// the session. The client of Redis stays open.
 func New(ctx context.Context, ensemble zookeeper.Config, client goredis.UniversalClient, opts ...Option) (*idem.Engine, error) {
 	var c config
-	var common parts.Options
+	common := parts.Options{Log: ensemble.Logger}
 	ofStore := []redisstore.Option{redisstore.WithLogger(ensemble.Logger)}
 	for _, opt := range opts {
 		switch opt := opt.(type) {

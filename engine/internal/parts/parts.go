@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -17,6 +18,8 @@ const closeTimeout = 2 * time.Second
 
 // Options are those that every set-up takes.
 type Options struct {
+	Log *slog.Logger // of the engine, unless idem.WithLogger names another one
+
 	engine  []idem.Option
 	sealing sealed.Sealing
 }
@@ -56,6 +59,9 @@ func (o *Options) engineOf(ctx context.Context, session idem.LockSession, locker
 	store, err := o.sealing.Over(ctx, store)
 	if err != nil {
 		return nil, err
+	}
+	if o.Log != nil {
+		own = append(own, idem.WithLogger(o.Log))
 	}
 	return idem.New(locker, store, append(append(own, o.engine...), idem.WithLockSession(session))...)
 }
