@@ -4,8 +4,10 @@ import (
 	"go/format"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/internal/database"
@@ -17,18 +19,57 @@ import (
 // repeat pays again.
 func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
 	t.Parallel()
-	before, err := os.ReadFile("testdata/handler/main.go")
+	protectsOnPostgres(t, "handler", diffsOf(t, "README.md")[0], 10)
+}
+
+// The first diff of docs/adopting.md does the same on a pool of pgx, with nine.
+func TestAdoptingDiffProtectsAHandlerOnPgx(t *testing.T) {
+	t.Parallel()
+	protectsOnPostgres(t, "handlerpgx", diffsOf(t, "docs/adopting.md")[0], 9)
+}
+
+// The second one protects a handler that calls a bank, with Redis and ten new lines.
+func TestAdoptingDiffProtectsAHandlerOnRedis(t *testing.T) {
+	t.Parallel()
+	before, after := patched(t, "handlerredis", diffsOf(t, "docs/adopting.md")[1], 10)
+	for name, tt := range map[string]struct {
+		program string
+		charges int64
+	}{"without it": {before, 2}, "with it": {after, 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var charges atomic.Int64
+			bank := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { charges.Add(1) }))
+			t.Cleanup(bank.Close)
+			client, _ := runREADMEProgram(t, tt.program, "REDIS_ADDR="+testserver.StartRedis(t).Addr(), "BANK_URL="+bank.URL, "GIN_MODE=release")
+			if bodies := payTwice(t, client); charges.Load() != tt.charges || (bodies[0] == bodies[1]) != (tt.charges == 1) {
+				t.Errorf("the bank was called %d times, with the answers %q, want %d times", charges.Load(), bodies, tt.charges)
+			}
+		})
+	}
+}
+
+// patched returns a program in testdata before and after a diff, which has to add so many lines that are not empty.
+func patched(t *testing.T, program, diff string, lines int) (before, after string) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + program + "/main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, added := apply(t, string(before), diffOf(t, "README.md"))
-	if added != 10 {
-		t.Errorf("the diff adds %d lines that are not empty, want the 10 that the README names", added)
+	after, added := apply(t, string(text), diff)
+	if added != lines {
+		t.Errorf("the diff adds %d lines that are not empty, want the %d that the page names", added, lines)
 	}
+	return string(text), after
+}
+
+func protectsOnPostgres(t *testing.T, program, diff string, lines int) {
+	t.Helper()
+	before, after := patched(t, program, diff, lines)
 	for _, tt := range []struct {
 		name, program string
 		payments      int
-	}{{"without it", string(before), 2}, {"with it", after, 1}} {
+	}{{"without it", before, 2}, {"with it", after, 1}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			name, db := paymentsDatabase(t)
@@ -55,14 +96,7 @@ func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
 // with fifteen new lines.
 func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 	t.Parallel()
-	before, err := os.ReadFile("testdata/handler/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, added := apply(t, string(before), diffOf(t, "docs/getting-started.md"))
-	if added != 15 {
-		t.Errorf("the diff adds %d lines that are not empty, want the 15 that the page names", added)
-	}
+	_, after := patched(t, "handler", diffsOf(t, "docs/getting-started.md")[0], 15)
 	name, _ := paymentsDatabase(t)
 	client, _ := runREADMEProgram(t, after, "DATABASE_URL="+name, "GIN_MODE=release", "CONSOLE_PASSWORD=secret")
 	if bodies := payTwice(t, client); bodies[0] != bodies[1] {
@@ -93,17 +127,20 @@ func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 	}
 }
 
-func diffOf(t *testing.T, page string) string {
+// diffsOf are the diffs of a page.
+func diffsOf(t *testing.T, page string) (diffs []string) {
 	t.Helper()
 	for _, p := range pages(t) {
 		for _, b := range p.Blocks() {
 			if p.Path == page && b.Language == "diff" {
-				return b.Code
+				diffs = append(diffs, b.Code)
 			}
 		}
 	}
-	t.Fatalf("%s has no diff", page)
-	return ""
+	if len(diffs) == 0 {
+		t.Fatalf("%s has no diff", page)
+	}
+	return diffs
 }
 
 // paymentsDatabase is a database for the handler in testdata.
