@@ -54,10 +54,10 @@
 // (waiting for a request in this process), execution.go (the handler) and outcome.go (what its answer
 // means). resolve.go and decide.go handle outcomes in doubt. The other files are about what is rare:
 // abort.go and late.go about calls without an answer, mark.go about durable markers, history.go about a
-// lock service that lost data.
+// lock service that lost data, withoutkey.go about clients that send no keys yet.
 //
 // Only adapters need [Transport], [ParseKey], [RequestFingerprint], [NewRefusal],
-// [Engine.ReportRefused], [Engine.ReportMisused], [Engine.Nested], [NotAdmitted], [JoinedTxOf],
+// [Engine.DoWithoutKey], [Engine.ReportRefused], [Engine.ReportMisused], [Engine.Nested], [NotAdmitted], [JoinedTxOf],
 // [Policy.WithDefaults] and [Policy.ScopeOf].
 //
 // This package and those below it import the standard library only.

@@ -42,6 +42,10 @@ import (
 // refusals and adapters are those of [New], with three differences. Policy.FailOpen has no
 // effect, because there is no transaction without the database. A success without the
 // transaction is recorded as unknown, and the event [telemetry.EventMisused] tells of it. [DownstreamKey] needs Policy.CallsOtherSystems.
+//
+// A handler that rejects a request by 400, 415 or 422, or by INVALID_ARGUMENT in gRPC, before it has taken its transaction or
+// passed the gate leaves the key free. Nothing is stored, and the corrected request runs with the key. A route with
+// CallsOtherSystems has bound its key by then.
 func NewJoined(store driver.JoinedStore, opts ...Option) (*Engine, error) {
 	if store == nil {
 		return nil, errors.New("idem: NewJoined needs a store")

@@ -19,6 +19,7 @@
 //
 // The interceptors protect the methods that have a policy. Exempt of [Config] names methods that
 // ignore the key. The services of gRPC itself, such as reflection and health, always ignore it.
+// OptionalKey names methods that also take calls without a key.
 //
 // The status code decides what
 // is stored. Terminal errors are stored and replayed, as successes are. An error that

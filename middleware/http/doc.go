@@ -17,8 +17,8 @@
 // 404, is not stored. With middleware in between, a mux within the mux or another router, a 404 cannot
 // be told from that of a handler and is stored like any outcome. Wrap the routes there.
 // Methods of [exchange.Config] chooses other methods.
-// Every other request needs a key, unless the route has OptionalKey. Then a request
-// without a key runs unprotected, and is reported as [telemetry.EventUnprotected].
+// Every other request needs a key, unless the route has OptionalKey. Then nothing protects a request
+// without a key from its repeats, and it is reported as [telemetry.EventUnprotected].
 //
 // # Where it goes
 //

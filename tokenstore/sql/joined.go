@@ -14,6 +14,8 @@ import (
 // Joined is a [Store] for [idem.NewJoined]. Its records commit together with what a handler
 // writes. It is safe for concurrent use. Make it with [Store.Joined].
 //
+// A request without a key, on a route where it is optional, has such a transaction without a record ([Joined.BeginWithoutKey]).
+//
 // # What a handler does
 //
 // The handler gets its transaction from [Tx], and does all of its reading and writing there. Do not
@@ -85,6 +87,9 @@ import (
 //     TRANSACTION READ WRITE last, or if it turns autocommit on and off again. A duplicate on another
 //     instance may also run and pay between the loss and the handler's answer, because nothing holds the key
 //     then. [Strict] sends none of these statements after the loss.
+//
+// Without a key nothing is told as done or as not done that may be otherwise, with one exception. On MySQL and MariaDB a handler
+// that commits by a statement, loses its connection with it, as by COMMIT RELEASE, and then answers with a failure is taken at its word.
 //
 // A unique column with the operation ID (OperationID of [idem.FromContext]) refuses the second
 // payment in these cases too.
