@@ -131,6 +131,11 @@ kills: servers ## kill services and connections (KILLS times) and databases (DAT
 	@IDEMKEEPER_KILLS=$(KILLS) IDEMKEEPER_DATABASE_KILLS=$(DATABASE_KILLS) $(GO) test -count=1 -timeout 0 -v \
 		-run '^TestJoined(PaysOnceWhile(InstancesAre|TheDatabaseIs)Killed|PaysOnceWhileConnectionsAreCut|MisuseNeverPaysTwice)$$' ./tests/sqlstore
 
+.PHONY: crashtest
+crashtest: servers ## break the sample and examples/ownhandlers at every step of a payment, in every mode and with every fault (ONLY=joined picks some); tables
+	@IDEMKEEPER_CRASHTEST=full $(GO) test -count=1 -timeout 0 -v -run '^TestSampleSurvives$$/$(ONLY)' ./example-payments
+	$(if $(ONLY),,@cd examples/ownhandlers && IDEMKEEPER_CRASHTEST=full GOWORK=off $(GO) test -count=1 -timeout 0 -v -run 'Survive|AreFound' .)
+
 .PHONY: matrix
 matrix: servers $(GOTESTSUM) ## run the suites of tokenstore/sql, lock/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts
 	@CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) TIMEOUT=$(TIMEOUT) scripts/matrix.sh '$(ONLY)'

@@ -119,13 +119,13 @@ func (r *runner) tryOnce(ctx context.Context, c *Case) {
 			patient.timeout = r.Budget
 			patient.send(done, 0)
 		})
-		if _, err := ill.await(answered, is(isReached)); err == nil {
-			last = main.untilFinalFrom(ctx, 1)
-		}
+		_, _ = ill.await(answered, is(isReached))
+		last = main.untilFinalFrom(ctx, 1)
 	} else {
 		last = main.untilFinal(ctx)
 	}
-	if _, ok := happened(ill, isReached); !ok {
+	// A point may come after the answer, in the background.
+	if _, err := r.awaitWithin(ctx, ill, 5*afterAnswer, is(isReached)); err != nil {
 		stop()
 		others.Wait()
 		c.Result, c.Cell, c.Why = NotReached, string(NotReached), "the request did not come to the point again"

@@ -22,15 +22,22 @@ func stableName(path string) string {
 
 var (
 	sqlComments = regexp.MustCompile(`(?s)/\*.*?\*/|--[^\n]*`)
-	sqlNames    = regexp.MustCompile(`(?is)^\s*(?:WITH\b.*?\b)?(INSERT\s+INTO|UPDATE|DELETE\s+FROM|SELECT\b.*?\bFROM)\s+([\w."` + "`" + `]+)`)
+	sqlWrites   = regexp.MustCompile("(?is)\\b(INSERT\\s+INTO|UPDATE|DELETE\\s+FROM)\\s+([\\w.\"`]+)")
+	sqlReads    = regexp.MustCompile("(?is)\\b(SELECT)\\b.*?\\bFROM\\s+([\\w.\"`]+)")
+	sqlNamed    = regexp.MustCompile(`(?i)^\s*(WITH|INSERT|UPDATE|DELETE|SELECT)\b`)
 )
 
 // StatementName is the name of an SQL statement as a point: its verb and its table.
 func StatementName(statement string) string {
 	statement = strings.TrimSpace(sqlComments.ReplaceAllString(statement, " "))
-	if m := sqlNames.FindStringSubmatch(statement); m != nil {
+	first := strings.ToUpper(sqlNamed.FindString(statement))
+	for i, form := range []*regexp.Regexp{sqlWrites, sqlReads} {
+		m := form.FindStringSubmatch(statement)
+		if m == nil || first == "" || i == 0 && strings.Contains(first, "SELECT") { // FOR UPDATE is no write
+			continue
+		}
 		verb := strings.ToUpper(strings.Join(strings.Fields(m[1]), " "))
-		if strings.HasPrefix(verb, "SELECT") {
+		if verb == "SELECT" {
 			verb = "SELECT FROM"
 		}
 		return verb + " " + strings.NewReplacer(`"`, "", "`", "").Replace(m[2])

@@ -52,13 +52,19 @@ func (r *Report) String() string {
 			fmt.Fprintf(&b, "Not tried, because only some runs have this point: %s\n", shorten(p.Name, longestName))
 		}
 	}
+	missed := map[string][]string{}
 	for _, c := range r.Cases {
 		switch {
 		case c.Result == LeftOut && !seen[c.Why]:
 			seen[c.Why] = true
 			fmt.Fprintf(&b, "Left out: %s, because %s\n", c.Fault, c.Why)
 		case c.Result == NotReached:
-			fmt.Fprintf(&b, "Not reached: %v, %s\n", c.Point, c.Fault)
+			missed[c.Point.String()] = append(missed[c.Point.String()], c.name())
+		}
+	}
+	for _, p := range r.Points {
+		if faults := missed[p.String()]; len(faults) > 0 {
+			fmt.Fprintf(&b, "Not tried, because the request did not come to %v again: %s\n", p, strings.Join(faults, ", "))
 		}
 	}
 	failed := r.Failures()

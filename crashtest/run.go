@@ -161,7 +161,11 @@ func (r *runner) runAll(ctx context.Context, report *Report) {
 	}
 }
 
+// start starts a process for one case.
 func (r *runner) start(ctx context.Context) (*instance, error) {
+	if r.OneInstance {
+		r.end()
+	}
 	return startInstance(ctx, r.tb.Name(), r.Subject, r.settings)
 }
 
@@ -170,7 +174,7 @@ func (r *runner) healthy(ctx context.Context, otherwise *instance) *instance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.up == nil || !r.up.running() {
-		in, err := r.start(ctx)
+		in, err := startInstance(ctx, r.tb.Name(), r.Subject, r.settings)
 		if err != nil {
 			return otherwise
 		}

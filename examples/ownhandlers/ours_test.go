@@ -15,9 +15,10 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/crashtest"
+	idemsql "github.com/idemkeeper/idemkeeper/engine/sql"
 	"github.com/idemkeeper/idemkeeper/examples/ownhandlers"
 	"github.com/idemkeeper/idemkeeper/idem"
-	locksql "github.com/idemkeeper/idemkeeper/lock/sql"
+	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -54,15 +55,7 @@ func withLock(p part) (gin.HandlerFunc, error) {
 	if err := sqlstore.Migrate(ctx, p.db, dialect.PostgreSQL); err != nil {
 		return nil, err
 	}
-	store, err := sqlstore.New(ctx, p.db, dialect.PostgreSQL)
-	if err != nil {
-		return nil, err
-	}
-	locker, err := locksql.New(ctx, p.db, dialect.PostgreSQL, locksql.WithTTL(p.env.Session))
-	if err != nil {
-		return nil, err
-	}
-	engine, err := idem.New(locker, store)
+	engine, err := idemsql.New(ctx, p.db, dialect.PostgreSQL, sqllock.WithTTL(p.env.Session))
 	if err != nil {
 		return nil, err
 	}
