@@ -152,7 +152,8 @@ func WithLockSession(s LockSession) Option { return func(c *config) { c.lockSess
 // WithConflictRetries lets an engine from [NewJoined] run a handler again after its transaction
 // met a serialisation failure or a deadlock, at most n times for one request. The engine learns
 // of it from the commit, from the error of the handler, or from [ReportFailure]. The handler must
-// be free of effects outside of the transaction. 0, the default, tells the client to retry. [New], which
+// be free of effects outside of the transaction, but for calls with [DownstreamKey]. Without a key those would be other calls, so
+// a request without one runs once on a route with [Policy].CallsOtherSystems. 0, the default, tells the client to retry. [New], which
 // has no transaction, refuses any other number.
 //
 // It applies to [Engine.Do], to handlers of net/http, to unary calls of gRPC, and to Gin with

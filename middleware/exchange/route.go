@@ -47,7 +47,8 @@ type Config struct {
 	// it is a wiring error.
 	//
 	// With an engine from [idem.NewJoined] the handler gets a transaction as with a key. The middleware commits it after a
-	// success, and the client gets the answer once COMMIT is known. With any other engine the handler runs as without the
+	// success, and the client gets the answer once COMMIT is known. On a route with [idem.Policy].CallsOtherSystems the handler does not
+	// run again after a conflict, and the client gets outcome-unknown then. With any other engine the handler runs as without the
 	// middleware. In both cases [idem.FromContext] is false, and [idem.DownstreamKey] returns an error that wraps
 	// [idem.ErrNoExecution], or [idem.ErrUndeclared] as with a key.
 	OptionalKey bool
