@@ -143,7 +143,7 @@ func (c checker) check(words []string) error {
 		return c.checkMake(rest)
 	case "go":
 		return c.checkGo(rest)
-	case "idemctl", "curl", "openssl", "export", "cd":
+	case "idemctl", "curl", "openssl", "psql", "export", "cd":
 		return nil
 	case "git":
 		if rest[0] == "clone" && rest[1] != "https://"+module {
