@@ -176,6 +176,8 @@ func levelOf(ev *telemetry.Event) (slog.Level, bool) {
 		case CodeInternal, CodeUnavailable, CodeStoreLost, CodeOwnershipLost:
 			misused := errors.Is(ev.Err, driver.ErrSwallowed) // and logged as such
 			return slog.LevelWarn, !misused && !errors.Is(ev.Err, errCallerGone)
+		case CodeOutcomeUnknown: // without a key, after a rollback that does not undo what other systems have done
+			return slog.LevelWarn, errors.Is(ev.Err, driver.ErrConflict) || errors.Is(ev.Err, driver.ErrRolledBack)
 		}
 	case telemetry.EventMisused, telemetry.EventUnreadable, telemetry.EventUnstored, telemetry.EventSettleAbandoned:
 		return slog.LevelError, true

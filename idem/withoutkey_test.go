@@ -285,7 +285,8 @@ func TestJoinedWithoutKeyThatHasCalledOthers(t *testing.T) {
 		"an answer of others":   func(*joinedBundle, context.Context) (int, error) { return 201, errors.New("a time-out answered") },
 		"a conflict of its own": func(*joinedBundle, context.Context) (int, error) { return 500, errDeadlock },
 	} {
-		b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(3)}, policy: func(p *idem.Policy) { p.CallsOtherSystems = true }})
+		log := new(lines)
+		b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(3), idem.WithLogger(log.logger())}, policy: func(p *idem.Policy) { p.CallsOtherSystems = true }})
 		calls := 0
 		_, err := b.withoutKey(idem.TransportHTTP, func(ctx context.Context) (idem.Response, error) {
 			calls++
@@ -297,6 +298,9 @@ func TestJoinedWithoutKeyThatHasCalledOthers(t *testing.T) {
 			t.Fatalf("%s: %d calls of the bank, want 1", name, calls)
 		}
 		b.wantLines()
+		if strings.Contains(name, "COMMIT") {
+			log.want(t, "outcome-unknown", "look what they have")
+		}
 	}
 	b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(3)}, policy: func(p *idem.Policy) { p.CallsOtherSystems = true }})
 	res, err := b.withoutKey(idem.TransportHTTP, func(ctx context.Context) (idem.Response, error) {

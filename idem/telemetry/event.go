@@ -75,6 +75,8 @@ func (ev *Event) Hint() string {
 	switch {
 	case errors.Is(ev.Err, driver.ErrSwallowed), errors.Is(ev.Err, driver.ErrEscaped):
 		return "leave COMMIT and ROLLBACK to the middleware, and answer with an error if a statement has failed"
+	case ev.Code == "outcome-unknown" && (errors.Is(ev.Err, driver.ErrConflict) || errors.Is(ev.Err, driver.ErrRolledBack)):
+		return "the request had no key, and its handler calls other systems, so nobody runs it again: look what they have"
 	case errors.Is(ev.Err, driver.ErrConflict):
 		return "idem.WithConflictRetries lets the engine run the handler again after a conflict"
 	case ev.Type == EventSettleAbandoned && ev.KeyID == (driver.KeyID{}):
