@@ -11,15 +11,15 @@ import (
 	"testing"
 	"time"
 
+	idemredis "github.com/idemkeeper/idemkeeper/engine/redis"
+	idemsql "github.com/idemkeeper/idemkeeper/engine/sql"
+	idemzk "github.com/idemkeeper/idemkeeper/engine/zookeeper"
 	"github.com/idemkeeper/idemkeeper/example-payments/kit"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/guarantee"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
-	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -30,27 +30,17 @@ import (
 func guaranteed(t *testing.T) map[string]*idem.Engine {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	zk, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t), Logger: log})
+	ensemble := zookeeper.Config{Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t), Logger: log}
+	zk, err := zookeeper.Open(t.Context(), ensemble)
 	kit.Fatal(t, err)
 	t.Cleanup(func() { _ = zk.Close(context.Background()) })
-	url := testserver.SharedRedis(t)
-	redisLock, records, _ := inRedis(t, url, nil)
-	_, witnessed, _ := inRedis(t, url, nil, redisstore.WithWitness(recipes.Registers(zk)))
-	_, replicated, _ := inRedis(t, url, nil, redisstore.WithWitness(recipes.Registers(zk)), redisstore.WithReplicas(1, time.Second))
+	_, records, client := inRedis(t, testserver.SharedRedis(t), nil)
 	db, err := sql.Open("pgx", testserver.SharedPostgres(t))
 	kit.Fatal(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(4)
-	prefix := fmt.Sprintf("guaranteed_%x_", rand.Uint32())
-	kit.Fatal(t, sqlstore.Migrate(t.Context(), db, dialect.PostgreSQL, sqlstore.WithTablePrefix(prefix)))
-	rows, err := sqlstore.New(t.Context(), db, dialect.PostgreSQL, sqlstore.WithTablePrefix(prefix), sqlstore.WithLogger(log), sqlstore.WithExpiry(0))
-	kit.Fatal(t, err)
-	t.Cleanup(func() { _ = rows.Close() })
-	rowLock, err := sqllock.New(t.Context(), db, dialect.PostgreSQL, sqllock.WithTablePrefix(prefix), sqllock.WithLogger(log))
-	kit.Fatal(t, err)
-	t.Cleanup(func() { _ = rowLock.Close(context.Background()) })
-	joined, err := rows.Joined()
-	kit.Fatal(t, err)
+	tables, logger := sqlstore.WithTablePrefix(fmt.Sprintf("guaranteed_%x_", rand.Uint32())), sqlstore.WithLogger(log)
+	kit.Fatal(t, sqlstore.Migrate(t.Context(), db, dialect.PostgreSQL, tables))
 	engines := map[string]*idem.Engine{}
 	add := func(name string, e *idem.Engine, err error) {
 		t.Helper()
@@ -58,19 +48,24 @@ func guaranteed(t *testing.T) map[string]*idem.Engine {
 		t.Cleanup(func() { _ = e.Close(context.Background()) })
 		engines[name] = e
 	}
-	with := func(name string, l driver.Locker, s driver.Store) {
-		e, err := idem.New(l, s)
+	inZooKeeper := func(name string, opts ...idem.SetupOption) {
+		t.Helper()
+		e, err := idemzk.New(t.Context(), ensemble, client, append(opts, redisstore.WithPrefix(testserver.KeyPrefix(t)))...)
 		add(name, e, err)
 	}
-	j, err := idem.NewJoined(joined)
-	add("joined with PostgreSQL", j, err)
-	with("ZooKeeper with durable markers, Redis with a witness", zk.Locker(zookeeper.WithDurableMarkers()), witnessed)
-	with("ZooKeeper, Redis with a witness and replicas", zk.Locker(), replicated)
-	with("ZooKeeper, Redis with a witness", zk.Locker(), witnessed)
-	with("ZooKeeper, Redis", zk.Locker(), records)
-	with("Redis alone", redisLock, records)
-	with("locks and records in PostgreSQL", rowLock, rows)
-	with("one process", memorylock.New(), memorystore.New())
+	e, err := sqlstore.Join(t.Context(), db, dialect.PostgreSQL, tables, logger)
+	add("joined with PostgreSQL", e, err)
+	inZooKeeper("ZooKeeper with durable markers, Redis with a witness", idemzk.WithDurableMarkers(time.Hour))
+	inZooKeeper("ZooKeeper, Redis with a witness and replicas", idemzk.WithoutDurableMarkers(), redisstore.WithReplicas(1, time.Second))
+	inZooKeeper("ZooKeeper, Redis with a witness", idemzk.WithoutDurableMarkers())
+	e, err = idem.New(zk.Locker(), records)
+	add("ZooKeeper, Redis", e, err)
+	e, err = idemredis.New(t.Context(), client, idemredis.WithLogger(log), redisstore.WithPrefix(testserver.KeyPrefix(t)))
+	add("Redis alone", e, err)
+	e, err = idemsql.New(t.Context(), db, dialect.PostgreSQL, tables, idemsql.WithLogger(log))
+	add("locks and records in PostgreSQL", e, err)
+	e, err = idem.New(memorylock.New(), memorystore.New())
+	add("one process", e, err)
 	return engines
 }
 

@@ -25,7 +25,7 @@ func main() {
 		log.Fatal(err)
 	}
 	ensemble := zookeeper.Config{Servers: strings.Split(os.Getenv("ZOOKEEPER"), ",")}
-	engine, err := idemzk.New(ctx, ensemble, client, idemzk.WithDurableMarkers(30*24*time.Hour))
+	engine, err := idemzk.New(ctx, ensemble, client, idemzk.WithDurableMarkers(time.Hour)) // longer than clients repeat
 	if err != nil {
 		log.Fatal(err)
 	}
