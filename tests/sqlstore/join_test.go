@@ -144,7 +144,7 @@ func TestJoinWithoutALoggerGivesTheEngineNone(t *testing.T) { //nolint:parallelt
 		must(t, engine.Close(t.Context()))
 		slog.SetDefault(before)
 		for len(log) > 0 {
-			if strings.Contains(<-log, idem.ErrNotTaken.Error()) {
+			if strings.Contains(<-log, "idempotency: misused") {
 				lines++
 			}
 		}
