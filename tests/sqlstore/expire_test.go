@@ -3,7 +3,6 @@ package sqlstore_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -148,10 +147,11 @@ func TestExpireBlocksNoNewKeys(t *testing.T) {
 		defer tx.Rollback()
 		due, err := tx.QueryContext(t.Context(), *statementOf(s, "lockDue"), append(slices.Clone(keys), 0)...)
 		must(t, err)
-		if due.Next() {
+		defer due.Close()
+		if due.Next() { // which closes it if there is none
 			t.Fatal("an open record is due")
 		}
-		must(t, errors.Join(due.Err(), due.Close()))
+		must(t, due.Err())
 		for _, name := range []string{"strip", "remove"} {
 			must(t, errOf(tx.ExecContext(t.Context(), removalOf(s, name), append(slices.Clone(keys), removalClocks(s, name)...)...)))
 		}
