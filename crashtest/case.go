@@ -55,7 +55,7 @@ func (r *runner) repeat(ctx context.Context, c *Case) {
 	h := r.newHistory()
 	in, err := r.start(ctx)
 	if err != nil {
-		c.failed("no start", "%v", err)
+		c.failedf("no start", "%v", err)
 		return
 	}
 	defer in.kill()
@@ -67,7 +67,7 @@ func (r *runner) repeat(ctx context.Context, c *Case) {
 	}
 }
 
-func (c *Case) failed(cell, format string, args ...any) {
+func (c *Case) failedf(cell, format string, args ...any) {
 	c.Result, c.Cell, c.Why = Failed, cell, fmt.Sprintf(format, args...)
 }
 
@@ -81,7 +81,7 @@ func (r *runner) tryOnce(ctx context.Context, c *Case) {
 		err = ill.arm(ctx, at)
 	}
 	if err != nil {
-		c.failed("no start", "%v", err)
+		c.failedf("no start", "%v", err)
 		return
 	}
 	defer func() {
@@ -125,7 +125,7 @@ func (r *runner) tryOnce(ctx context.Context, c *Case) {
 		last = main.untilFinal(ctx)
 	}
 	// A point may come after the answer, in the background.
-	if _, err := r.awaitWithin(ctx, ill, 5*afterAnswer, is(isReached)); err != nil {
+	if err := r.awaitWithin(ctx, ill, 5*afterAnswer, is(isReached)); err != nil {
 		stop()
 		others.Wait()
 		c.Result, c.Cell, c.Why = NotReached, string(NotReached), "the request did not come to the point again"
@@ -143,12 +143,12 @@ func (r *runner) calm(ctx context.Context, c *Case, h *history, ill *instance, o
 		select {
 		case <-ill.exited:
 		case <-time.After(r.Budget):
-			h.note("the process does not die")
+			h.notef("the process does not die")
 		}
 		return
 	case AnswerLate, Stopped, Duplicate, OtherBody, Restarted:
-		if _, err := r.awaitWithin(ctx, ill, r.Budget+r.late(), is(isResumed)); err != nil {
-			h.note("the process did not go on: %v", err)
+		if err := r.awaitWithin(ctx, ill, r.Budget+r.late(), is(isResumed)); err != nil {
+			h.notef("the process did not go on: %v", err)
 		}
 	}
 	ill.quiet(ctx, 200*time.Millisecond, 2*time.Second)
@@ -163,10 +163,11 @@ func happened(in *instance, what string) (timed, bool) {
 	return timed{}, false
 }
 
-func (r *runner) awaitWithin(ctx context.Context, in *instance, d time.Duration, fits func(event) bool) (timed, error) {
+func (r *runner) awaitWithin(ctx context.Context, in *instance, d time.Duration, fits func(event) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	return in.await(ctx, fits)
+	_, err := in.await(ctx, fits)
+	return err
 }
 
 // meeting is how long a process is held for requests that arrive meanwhile. They may wait for it.
@@ -184,9 +185,9 @@ func (r *runner) accompany(ctx context.Context, c *Case, h *history, ill *instan
 		for end := time.Now().Add(3 * time.Second); !h.hasFinal() && time.Now().Before(end); {
 			pause(ctx, 20*time.Millisecond)
 		}
-		h.note("the process is continued")
+		h.notef("the process is continued")
 		if err := continueProcess(ill.cmd.Process); err != nil {
-			h.note("it cannot be continued: %v", err)
+			h.notef("it cannot be continued: %v", err)
 		}
 	case Duplicate, OtherBody:
 		var answers sync.WaitGroup
@@ -208,9 +209,9 @@ func (r *runner) accompany(ctx context.Context, c *Case, h *history, ill *instan
 		}
 		ill.send(order{GoOn: true})
 	case Restarted:
-		h.note("%s is restarted", c.Server)
+		h.notef("%s is restarted", c.Server)
 		if err := r.Restart[c.Server](ctx); err != nil {
-			h.note("%s did not start again: %v", c.Server, err)
+			h.notef("%s did not start again: %v", c.Server, err)
 		}
 		ill.send(order{GoOn: true})
 	}

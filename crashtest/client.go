@@ -102,7 +102,7 @@ func (r *runner) newHistory() *history {
 	return &history{key: fmt.Sprintf("crashtest-%s", strings.ToLower(rand.Text()[:16])), start: time.Now()}
 }
 
-func (h *history) note(format string, args ...any) {
+func (h *history) notef(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lines = append(h.lines, line{at: time.Now(), text: fmt.Sprintf(format, args...)})
@@ -140,7 +140,7 @@ func (c *client) send(ctx context.Context, nth int) reply {
 	}
 	from = fmt.Sprintf("%s at process %d", from, in.cmd.Process.Pid)
 	if nth == 0 {
-		c.note("%s sends the request", from)
+		c.notef("%s sends the request", from)
 	}
 	a := reply{other: c.other, from: from}
 	a.Answer, a.err = c.Request(ctx, Call{Addr: in.addr, Key: c.key, Other: c.other})

@@ -51,7 +51,7 @@ func startInstance(ctx context.Context, test string, s Subject, settings map[str
 		return nil, err
 	}
 	in = &instance{output: &tail{}, exited: make(chan struct{}), changed: make(chan struct{})}
-	in.cmd = exec.Command(program, "-test.run="+patternOf(test), "-test.timeout=0", "-test.count=1") //nolint:noctx // it is killed by case
+	in.cmd = exec.Command(program, "-test.run="+patternOf(test), "-test.timeout=0", "-test.count=1") //nolint:noctx,gosec // the test itself, which is killed by case
 	in.cmd.Env = append(os.Environ(), envService+"="+l.Addr().String())
 	in.cmd.Stdout, in.cmd.Stderr = in.output, in.output
 	if err := in.cmd.Start(); err != nil {

@@ -34,7 +34,7 @@ func (t *roundTripper) RoundTrip(req *http.Request) (res *http.Response, err err
 		}
 	}
 	err = t.env.Call(req.Context(), req.Method+" "+t.server+stableName(req.URL.Path), cut, func() error {
-		res, err = t.next.RoundTrip(req)
+		res, err = t.next.RoundTrip(req) //nolint:bodyclose // the caller closes it
 		return err
 	})
 	if err != nil {

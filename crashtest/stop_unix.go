@@ -18,7 +18,7 @@ func stopSelf() {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
 		panic(err)
 	}
-	for time.Since(stopped) < leastStop { //nolint:revive // only spinning resumes at once
+	for time.Since(stopped) < leastStop { // only spinning resumes at once
 	}
 }
 

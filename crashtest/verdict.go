@@ -23,19 +23,19 @@ func (r *runner) judge(ctx context.Context, c *Case, h *history, main client, la
 	}
 	counted, err := r.countUntil(ctx, h.key, wanted)
 	if err != nil {
-		c.failed("no count", "%v", err)
+		c.failedf("no count", "%v", err)
 		return
 	}
-	h.note("%v", counted)
+	h.notef("%v", counted)
 	if why, cell := h.contradiction(counted); why != "" {
-		c.failed(cell, "%s", why)
+		c.failedf(cell, "%s", why)
 		return
 	}
 	switch {
 	case last.Outcome == InDoubt:
 		c.Result = Doubt
 	case !last.final():
-		c.failed("no answer", "no final answer within %v, the last was %v", r.Budget, last)
+		c.failedf("no answer", "no final answer within %v, the last was %v", r.Budget, last)
 		return
 	case h.told(Success):
 		c.Result = Once

@@ -103,7 +103,7 @@ func (c *conn) next() error {
 		c.hello = true
 		return nil
 	}
-	xid := int32(binary.BigEndian.Uint32(frame[4:])) //nolint:gosec // xids are signed
+	xid := int32(binary.BigEndian.Uint32(frame[4:]))
 	c.mu.Lock()
 	passage, ok := c.open[xid]
 	delete(c.open, xid)
@@ -119,14 +119,14 @@ func nameOf(frame []byte) (name string, xid int32) {
 	if len(frame) < 12 {
 		return "", 0
 	}
-	xid = int32(binary.BigEndian.Uint32(frame[4:]))             //nolint:gosec // xids are signed
-	op := operations[int32(binary.BigEndian.Uint32(frame[8:]))] //nolint:gosec // so are operations
+	xid = int32(binary.BigEndian.Uint32(frame[4:]))
+	op := operations[int32(binary.BigEndian.Uint32(frame[8:]))]
 	rest := frame[12:]
 	if op == "" {
 		return "", xid
 	}
 	if op == "multi" && len(rest) > 9 {
-		first := operations[int32(binary.BigEndian.Uint32(rest))] //nolint:gosec // as above
+		first := operations[int32(binary.BigEndian.Uint32(rest))]
 		return strings.TrimSpace(fmt.Sprintf("multi %s %s", first, pathOf(rest[9:]))), xid
 	}
 	return strings.TrimSpace(op + " " + pathOf(rest)), xid

@@ -141,9 +141,7 @@ func subject(handler func(part) (gin.HandlerFunc, error), other *system) crashte
 
 // payments is the handler that only writes to the database.
 func payments(p part) (gin.HandlerFunc, error) {
-	pay := &ownhandlers.Payments{DB: p.db, Pay: func(ctx context.Context, tx *sql.Tx, order []byte) (ownhandlers.Answer, error) {
-		return insert(ctx, tx, order)
-	}}
+	pay := &ownhandlers.Payments{DB: p.db, Pay: insert}
 	return pay.Handle, nil
 }
 

@@ -10,11 +10,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
 
-const (
-	patience = zktest.Patience
-	testTick = zktest.Tick
-)
-
 var (
 	clientOf     = recipetest.ClientOf
 	crowd        = recipetest.Crowd
