@@ -136,6 +136,7 @@ func (r *runner) runAll(ctx context.Context, report *Report) {
 		done++
 		if c.Result == Failed {
 			failed++
+			r.tb.Logf("crashtest: FAILED %s: %s", c.where(), c.Why)
 		}
 		if time.Since(told) > 5*time.Second {
 			told = time.Now()
