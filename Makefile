@@ -49,6 +49,8 @@ PLOT     ?= bin/load.svg
 # dependencies to everybody's module graph.
 GOLANGCI_VERSION    := v2.15.0
 GOVULNCHECK_VERSION := v1.9.0
+ACTIONLINT_VERSION  := v1.7.12
+ACTIONLINT          := bin/actionlint-$(ACTIONLINT_VERSION)
 GOLANGCI            := bin/golangci-lint-$(GOLANGCI_VERSION)
 CYCLONEDX_VERSION   := v1.10.0
 CYCLONEDX           := bin/cyclonedx-gomod-$(CYCLONEDX_VERSION)
@@ -180,8 +182,8 @@ fuzz: ## run every fuzz target for FUZZTIME; KEEP=20 keeps so many inputs of eac
 	@GO=$(GO) scripts/fuzz.sh $(FUZZTIME) $(KEEP)
 
 .PHONY: lint
-lint: ## formatting, linters (go vet is one), import rules, known vulnerabilities: all of them, then the verdict
-	@$(MAKE) -k format-check golangci imports vulncheck
+lint: ## formatting, linters (go vet is one), import rules, known vulnerabilities, workflows: all of them, then the verdict
+	@$(MAKE) -k format-check golangci imports vulncheck workflows
 
 .PHONY: format-check
 format-check:
@@ -199,6 +201,10 @@ golangci: golangci-lint
 .PHONY: imports
 imports:
 	$(GO) test tests/repository/imports_test.go # the one file, because the package takes long to build
+
+.PHONY: workflows
+workflows: $(ACTIONLINT)
+	$(ACTIONLINT)
 
 .PHONY: vulncheck
 vulncheck:
@@ -245,6 +251,10 @@ clean: ## remove what was built here
 $(GOLANGCI):
 	GOBIN=$(CURDIR)/bin/build CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv bin/build/golangci-lint $@ && rmdir bin/build
+
+$(ACTIONLINT):
+	GOBIN=$(CURDIR)/bin/build CGO_ENABLED=0 $(GO) install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+	mv bin/build/actionlint $@ && rmdir bin/build
 
 $(BUF):
 	GOBIN=$(CURDIR)/bin/build CGO_ENABLED=0 $(GO) install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)

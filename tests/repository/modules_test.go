@@ -98,6 +98,30 @@ func TestModulesAreListed(t *testing.T) {
 	}
 }
 
+// Dependabot looks after every module but the library, whose requirements are the oldest versions.
+func TestDependabotMissesNoModule(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../.github/dependabot.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var patterns []string
+	for line := range strings.Lines(string(text)) {
+		if folder, found := strings.CutPrefix(strings.TrimSpace(line), "- /"); found {
+			patterns = append(patterns, folder)
+		}
+	}
+	for _, folder := range slices.Concat(modules(t)["published"], modules(t)["internal"], modules(t)["beside"]) {
+		covered := slices.ContainsFunc(patterns, func(pattern string) bool {
+			matches, err := path.Match(pattern, folder)
+			return err == nil && matches
+		})
+		if covered == (folder == ".") {
+			t.Errorf("dependabot looks after %s: %v", folder, covered)
+		}
+	}
+}
+
 // The modules of the workspace require one version of each other, under which go.work puts the folders in their place. Those
 // that are published have no replace lines. Those beside the workspace replace every module of ours that they require.
 func TestModulesAgree(t *testing.T) {
