@@ -73,6 +73,9 @@ func run(ctx context.Context, version string, table bool) (err error) {
 			return err
 		}
 		fmt.Fprintln(os.Stdout, s.row())
+		if table {
+			fmt.Fprintln(os.Stdout, "  "+s.names())
+		}
 	}
 	if !table {
 		t.printSteps(version)

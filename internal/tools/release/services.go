@@ -106,5 +106,10 @@ func (p *proxy) graph(ctx context.Context, name, code string, requires map[strin
 
 // row is the line of a service in docs/dependencies.md.
 func (s *service) row() string {
-	return fmt.Sprintf("| %s | %d | %d: %s |", s.about, len(s.all), len(s.added), strings.ReplaceAll(strings.Join(s.added, ", "), "github.com/", ""))
+	return fmt.Sprintf("| %s | %d | %d |", s.about, len(s.all), len(s.added))
+}
+
+// names are the modules that the service gets through Idemkeeper.
+func (s *service) names() string {
+	return strings.ReplaceAll(strings.Join(s.added, ", "), "github.com/", "")
 }
