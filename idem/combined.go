@@ -53,10 +53,9 @@ func (m *combinedMode) look(ctx context.Context, r *request) (looked, error) {
 	if r.onlyReads || m.work.closing.Err() != nil || m.limit.full(r) || m.intake.refuses(r.id) != nil {
 		return m.lockMode.look(ctx, r)
 	}
-	if !m.becomeFirst(r) {
+	if !m.startLook(r) {
 		return looked{}, errAgain
 	}
-	m.startLook(r)
 	nonce := driver.NewNonce()
 	offer, err := m.callOffer(ctx, r, nonce)
 	if err != nil { // the record may answer the request all the same

@@ -61,13 +61,10 @@ type first struct {
 // look is a look at the record that may begin an attempt at the same time.
 type look struct{ over chan struct{} }
 
-// startLook lets the duplicates of r wait for its look at the record, whatever their policy says of waiting. Without it
-// duplicates of a completed request would be refused while one of them looks.
-func (c *core) startLook(r *request) {
-	if r.first != nil {
-		r.first.looking.Store(&look{make(chan struct{})})
-	}
-}
+// startLook makes r the first request, as becomeFirst does, and lets its duplicates wait for its look at the record, whatever
+// their policy says of waiting. Otherwise duplicates of a completed request would be refused while one of them looks, or is
+// about to look, so nobody may see r before its look.
+func (c *core) startLook(r *request) bool { return c.makeFirst(r, &look{make(chan struct{})}) }
 
 // endLook says that the record does not answer the request. Its duplicates wait for its outcome, or are refused. The
 // look of a request that is answered ends with the request.
@@ -195,11 +192,16 @@ func (f *first) wait(ctx, closing context.Context, timeout time.Duration) error 
 // becomeFirst makes r the request for duplicates to wait for. It returns false if another
 // request is that by now, and r has to wait for it. It also returns false if another first
 // request has ended since r began to read, because r has read an old record then.
-func (c *core) becomeFirst(r *request) bool {
+func (c *core) becomeFirst(r *request) bool { return c.makeFirst(r, nil) }
+
+func (c *core) makeFirst(r *request, l *look) bool {
 	c.firsts.mu.Lock()
 	defer c.firsts.mu.Unlock()
 	old := c.firsts.stopReading(r)
 	if r.first != nil {
+		if l != nil {
+			r.first.looking.Store(l)
+		}
 		return true
 	}
 	p := c.firsts.byKey[r.id]
@@ -210,6 +212,7 @@ func (c *core) becomeFirst(r *request) bool {
 		return false
 	}
 	r.first = &first{request: r, done: make(chan struct{})}
+	r.first.looking.Store(l)
 	p.first = r.first
 	c.firsts.set(r.id, p)
 	return true

@@ -91,10 +91,9 @@ func (m *joinedMode) look(ctx context.Context, r *request) (looked, error) {
 	if r.onlyReads || r.Policy.CallsOtherSystems || m.work.closing.Err() != nil || m.limit.full(r) {
 		return m.core.look(ctx, r)
 	}
-	if !m.becomeFirst(r) {
+	if !m.startLook(r) {
 		return looked{}, errAgain
 	}
-	m.startLook(r)
 	// From here on the request goes to its end even if the caller leaves.
 	detached := context.WithoutCancel(ctx)
 	var l looked

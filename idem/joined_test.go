@@ -404,3 +404,22 @@ func TestJoinedTokenIsUsedOnce(t *testing.T) {
 	b.wantPayment(string(token.Value), "100", 3, true)
 	b.wantLines("payment 3")
 }
+
+// Duplicates of a completed request are answered by its record, and none is refused because another one is about to look at it.
+func TestJoinedReplaysAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	b.wantPayment("k1", "100", 1, false)
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for range 1000 {
+				if res, err := b.do("k1", "100"); err != nil || !res.Replayed {
+					t.Errorf("Do() = %+v, %v, want a replay", res, err)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+}

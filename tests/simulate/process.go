@@ -151,7 +151,7 @@ func (p *process) live() {
 		locker = overseenLocks{p.locks, p}
 	}
 	var err error
-	p.engine, err = idem.New(locker, store, idem.WithSettleTimeout(p.settleTimeout()), idem.WithStoreTimeout(p.w.plan.Session/4))
+	p.engine, err = idem.New(locker, store, idem.WithLogger(slog.New(slog.DiscardHandler)), idem.WithSettleTimeout(p.settleTimeout()), idem.WithStoreTimeout(p.w.plan.Session/4))
 	if err != nil {
 		p.w.failf("%v", err)
 		return
@@ -168,7 +168,7 @@ func (p *process) live() {
 	}
 	serving()
 	ctx, cancel := context.WithCancel(p.ctx)
-	p.wg.Go(func() { sw.Run(ctx) })
+	p.wg.Go(func() { sw.Run(context.WithValue(ctx, at{}, p)) }) // the resolver asks for the process
 	p.wg.Go(func() {
 		defer resting()
 		if !p.w.plan.has(RestoreServers) { // recipes have no memory outside of ZooKeeper

@@ -39,16 +39,18 @@ var inBraces = regexp.MustCompile(`\{(schema|never|records|bindings|domains|deci
 
 // sqlFor writes a statement on the tables of a store. In the text {records} is the name of a table, and the rest is that of
 // Dialect.Statement.
-func sqlFor(d dialect.Dialect, schema, text string) string {
+func sqlFor(d dialect.Dialect, schema, text string) string { return sqlWith(d, schema, "idem_", text) }
+
+func sqlWith(d dialect.Dialect, schema, prefix, text string) string {
 	of := sqldialect.Of(d)
 	return of.Statement(inBraces.ReplaceAllStringFunc(text, func(name string) string {
-		return of.Table(schema, "idem_"+strings.Trim(name, "{}"))
+		return of.Table(schema, prefix+strings.Trim(name, "{}"))
 	}))
 }
 
-// sqlOf is sqlFor with the schema of a store.
+// sqlOf is sqlFor with the schema and the prefix of a store.
 func sqlOf(s *sqlstore.Store, text string) string {
-	return sqlFor(dialectOf(s), *inside.Field[string](s, "names", "schema"), text)
+	return sqlWith(dialectOf(s), *inside.Field[string](s, "names", "schema"), *inside.Field[string](s, "names", "prefix"), text)
 }
 
 // What the store keeps to itself, as its documentation has it.
