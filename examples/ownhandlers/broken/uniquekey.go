@@ -20,7 +20,7 @@ func (u *UniqueKey) Handle(c *gin.Context) {
 	if !ok {
 		return
 	}
-	ctx, created := c.Request.Context(), time.Now().UTC()
+	ctx, created := c.Request.Context(), time.Now().UTC().Truncate(time.Microsecond)
 	res, err := u.DB.ExecContext(ctx, "INSERT INTO orders (key, amount, created_at) VALUES ($1, $2, $3) ON CONFLICT (key) DO NOTHING", key, o.Amount, created)
 	if err != nil {
 		failed(c, err)
