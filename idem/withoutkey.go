@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -218,7 +219,10 @@ func (c *core) withoutKey(ctx context.Context, route string) {
 // the most is first.
 func (e *Engine) WithoutKey() []telemetry.WithoutKey { return e.keyless.all() }
 
-// keyless counts requests without a key. There are few routes, because they are names of policies.
+// maxRoutesWithoutKey bounds the routes of [keyless]. There are few, unless a gRPC server takes methods of any name.
+const maxRoutesWithoutKey = 1000
+
+// keyless counts requests without a key.
 type keyless struct {
 	mu      sync.Mutex
 	byRoute map[string]*telemetry.WithoutKey
@@ -231,6 +235,10 @@ func (k *keyless) add(route string) {
 		k.byRoute = make(map[string]*telemetry.WithoutKey)
 	}
 	n := k.byRoute[route]
+	if n == nil && len(k.byRoute) >= maxRoutesWithoutKey {
+		route = "other"
+		n = k.byRoute[route]
+	}
 	if n == nil {
 		n = &telemetry.WithoutKey{Route: route}
 		k.byRoute[route] = n
@@ -246,10 +254,7 @@ func (k *keyless) all() (all []telemetry.WithoutKey) {
 	}
 	k.mu.Unlock()
 	slices.SortFunc(all, func(a, b telemetry.WithoutKey) int {
-		if a.Count != b.Count {
-			return int(min(b.Count, 1<<62)) - int(min(a.Count, 1<<62))
-		}
-		return strings.Compare(a.Route, b.Route)
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Route, b.Route))
 	})
 	return all
 }

@@ -452,4 +452,15 @@ func TestRequestsWithoutAKeyAreCounted(t *testing.T) {
 		}
 	}
 	b.wantEvents(telemetry.EventUnprotected, 5)
+
+	for n := range 2000 { // methods that clients make up
+		b.engine.ReportUnprotected(t.Context(), fmt.Sprint("/made/up", n))
+	}
+	all := uint64(0)
+	for _, n := range b.engine.WithoutKey() {
+		all += n.Count
+	}
+	if got = b.engine.WithoutKey(); len(got) > 1001 || all != 2005 || got[0].Route != "other" {
+		t.Errorf("WithoutKey() has %d routes with %d requests, the first one %q, want about 1000, 2005 and other", len(got), all, got[0].Route)
+	}
 }
