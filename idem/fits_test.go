@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -139,5 +140,11 @@ func TestRoutesSayWhatTheyGet(t *testing.T) {
 	fitted[2].ForRoute("POST /refund")
 	if got := routes(); !slices.Equal(got, []string{"POST /pay", "POST /refund"}) {
 		t.Errorf("Guarantees() are of %q after a request", got)
+	}
+	for n := range 2000 { // methods that clients make up
+		fitted[2].ForRoute(fmt.Sprint("/made/up", n))
+	}
+	if got := routes(); len(got) > 1001 {
+		t.Errorf("Guarantees() are of %d routes, want about 1000", len(got))
 	}
 }

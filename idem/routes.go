@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/idemkeeper/idemkeeper/idem/guarantee"
 )
@@ -23,7 +24,11 @@ type wiring struct {
 	guarantee guarantee.Guarantee // its Route is the name of the policy, or the line of the program
 	named     bool
 	served    sync.Map // names of routes, of a policy without a name
+	serving   atomic.Int64
 }
+
+// maxServed bounds the names of one policy. A gRPC server may take methods whose names clients make up.
+const maxServed = 1000
 
 // add notes a policy, and reports it the first time. One route cannot have two requirements.
 func (r *routes) add(c *core, p *Policy, g guarantee.Guarantee) (w *wiring, first bool, err error) {
@@ -73,8 +78,11 @@ func (w *wiring) serves(route string) {
 	if w == nil {
 		return
 	}
-	if _, known := w.served.Load(route); !known {
-		w.served.Store(route, nil)
+	if _, known := w.served.Load(route); known || w.serving.Load() >= maxServed {
+		return
+	}
+	if _, known := w.served.LoadOrStore(route, nil); !known {
+		w.serving.Add(1)
 	}
 }
 
