@@ -101,7 +101,7 @@ minimum: servers $(GOTESTSUM) ## run the tests of the library and of tokenstore/
 
 # The script adds -short, under which testserver skips each test that asks for a server.
 .PHONY: quick
-quick: $(GOTESTSUM) ## run the tests that need no server, in under a minute; the last line counts them and those left out
+quick: $(GOTESTSUM) ## run the tests that need no server, in two minutes on two cores once they are compiled; the last line counts them and those left out
 	@GOGC=400 GO=$(GO) GOTESTSUM=$(GOTESTSUM) scripts/test.sh -quick $(addprefix -C ,$(FOLDERS)) -- -p 6 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 .PHONY: bench
