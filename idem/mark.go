@@ -86,11 +86,11 @@ func (m *lockMode) heed(ctx context.Context, r *request, lease *held) (rec drive
 		m.observe(ctx, r, telemetry.Event{Type: telemetry.EventMarked, Attempt: marker.Attempt, State: marker.State})
 	}
 	if fell { // it is missing, or older than the marked attempt
-		if rec, err = m.restoreMarked(ctx, r, lease, marker, marker.Attempt); err != nil {
+		if rec, err = m.restoreMarked(ctx, r, lease, marker, marker.Attempt, driver.Replaced{}); err != nil {
 			return rec, nil, true, err
 		}
 		if marker.State == driver.StateUnknown && rec.Attempt != marker.Attempt && idle(&rec) && !counts(&rec, marker) {
-			if rec, err = m.restoreUnderLease(ctx, r, lease, marker); err != nil {
+			if rec, err = m.restoreUnderLease(ctx, r, lease, marker, &rec); err != nil {
 				return rec, nil, true, err
 			}
 		}
@@ -129,12 +129,13 @@ func follows(rec *driver.Record, m *driver.Marker) bool {
 
 // restoreMarked lets the store write its record anew from a marker, without a response, and
 // returns the record that the store has then. The store keeps a record if its attempt is not earlier than
-// the attempt as.
-func (m *lockMode) restoreMarked(ctx context.Context, r *request, lease *held, marker *driver.Marker, as driver.Attempt) (driver.Record, error) {
+// the attempt as, or has the fence of another domain and is not the one to be replaced.
+func (m *lockMode) restoreMarked(ctx context.Context, r *request, lease *held, marker *driver.Marker, as driver.Attempt, replaced driver.Replaced) (driver.Record, error) {
 	s := driver.Settlement{Attempt: as, ID: as.Nonce, State: marker.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
 		LeaseTrusted: lease.Err() == nil, Decision: byMarker}
 	marked := marker.Record()
 	repair := repairOf(&marked)
+	repair.Replaced = replaced
 	s.Repair = &repair
 	if marker.State == driver.StateCompleted {
 		s.Response = &driver.Response{Omitted: true}
@@ -147,17 +148,18 @@ func (m *lockMode) restoreMarked(ctx context.Context, r *request, lease *held, m
 }
 
 // restoreUnderLease writes a marked attempt in doubt anew, as the next attempt and under the
-// fence of our lease. The store has kept a record without an attempt, because an Abort left its
-// own fence there, and that fence is above the marked one. Ours is above both. Such a record
-// would otherwise hide the attempt from the resolver and from operators until it expires. A
-// later lease has to settle an outcome in doubt, because it shuts out everyone before it.
-func (m *lockMode) restoreUnderLease(ctx context.Context, r *request, lease *held, marker *driver.Marker) (driver.Record, error) {
+// fence of our lease. The store has kept rec, which has no open attempt, because an Abort left its
+// own fence there. That fence is above the marked one, and then ours is above both, or it is of
+// another domain, and then the store replaces exactly rec. Such a record would otherwise hide the
+// attempt from the resolver and from operators until it expires. A later lease has to settle an
+// outcome in doubt, because it shuts out everyone before it.
+func (m *lockMode) restoreUnderLease(ctx context.Context, r *request, lease *held, marker *driver.Marker, rec *driver.Record) (driver.Record, error) {
 	as := driver.Attempt{Number: marker.Attempt.Number + 1, Fence: lease.Fence(), Nonce: lease.nonce}
-	rec, err := m.restoreMarked(ctx, r, lease, marker, as)
-	if err == nil && rec.Attempt == as && rec.State.Open() {
+	restored, err := m.restoreMarked(ctx, r, lease, marker, as, driver.Replaced{State: rec.State, Attempt: rec.Attempt})
+	if err == nil && restored.Attempt == as && restored.State.Open() {
 		err = refuse(CodeUnavailable, fmt.Errorf("%w: the record was just written anew from a marker", driver.ErrUnavailable))
 	}
-	return rec, err
+	return restored, err
 }
 
 // idle reports whether a record waits for its next attempt.

@@ -1,6 +1,7 @@
 package idem_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -141,7 +142,8 @@ func TestAbortedBeginDoesNotOutrankAMarker(t *testing.T) {
 }
 
 // TestAbortedBeginDoesNotHideAnAttemptInDoubt: as before, and the marked attempt is in doubt.
-// It can still be settled, by a resolver and by an operator.
+// It can still be settled, by a resolver and by an operator. The Begin may be of an earlier domain,
+// whose holders have not noticed yet that their lock service was rebuilt.
 func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
 	ask := func(r idem.Resolution) func(b *markedBundle) error {
@@ -162,30 +164,32 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 			return err
 		}, 70, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := setupMarked(t, nil)
-			b.wantAnswer("k", "a", 500)
-			b.wantMarker("k", driver.StateUnknown)
-			domain := b.domain() // its fence is above that of the marker
-			b.wipe()
-			late := driver.BeginRequest{Fence: driver.Fence{Domain: domain, Token: b.marks.marker(id).Attempt.Fence.Token + 1}, Nonce: driver.NewNonce()}
-			if err := b.lossy.Abort(t.Context(), id, late); err != nil {
-				t.Fatal(err)
-			}
-			broken := idemtest.NewFaultyStore(b.lossy)
-			broken.FailBefore("Settle", 2, nil) // the attempt is not written anew
-			b.wantRefusalBy(b.another(b.marks, broken), b.operation("k", "a"), idem.CodeUnavailable)
-			if err := tt.settle(b); !errors.Is(err, driver.ErrUnavailable) {
-				t.Fatalf("the first call = %v, want %v", err, driver.ErrUnavailable)
-			}
-			b.wantMarker("k", driver.StateUnknown)
-			if err := tt.settle(b); err != nil {
-				t.Fatalf("the second call = %v, want <nil>", err)
-			}
-			b.wantMarker("k", driver.StateCompleted)
-			b.wantPayment("k", "a", tt.payment, true)
-			b.wantRuns(int64(tt.runs))
-		})
+		for domain, aborted := range map[string]string{"the domain": "", "another domain": "elsewhere"} {
+			t.Run(name+"/"+domain, func(t *testing.T) {
+				b := setupMarked(t, nil)
+				b.wantAnswer("k", "a", 500)
+				b.wantMarker("k", driver.StateUnknown)
+				own := b.domain() // its fence is above that of the marker
+				b.wipe()
+				late := driver.BeginRequest{Fence: driver.Fence{Domain: cmp.Or(aborted, own), Token: b.marks.marker(id).Attempt.Fence.Token + 1}, Nonce: driver.NewNonce()}
+				if err := b.lossy.Abort(t.Context(), id, late); err != nil {
+					t.Fatal(err)
+				}
+				broken := idemtest.NewFaultyStore(b.lossy)
+				broken.FailBefore("Settle", 2, nil) // the attempt is not written anew
+				b.wantRefusalBy(b.another(b.marks, broken), b.operation("k", "a"), idem.CodeUnavailable)
+				if err := tt.settle(b); !errors.Is(err, driver.ErrUnavailable) {
+					t.Fatalf("the first call = %v, want %v", err, driver.ErrUnavailable)
+				}
+				b.wantMarker("k", driver.StateUnknown)
+				if err := tt.settle(b); err != nil {
+					t.Fatalf("the second call = %v, want <nil>", err)
+				}
+				b.wantMarker("k", driver.StateCompleted)
+				b.wantPayment("k", "a", tt.payment, true)
+				b.wantRuns(int64(tt.runs))
+			})
+		}
 	}
 }
 

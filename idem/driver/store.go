@@ -212,7 +212,7 @@ type Repair struct {
 	Route       string
 	Fingerprint Fingerprint
 	Started     time.Time
-	Replaced    Replaced
+	Replaced    Replaced      // by Begin, or read beside a marker: only it gives way if its domain is another
 	ResultTTL   time.Duration // of the lost record, like KeyTTL
 	KeyTTL      time.Duration
 }
