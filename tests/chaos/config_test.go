@@ -70,9 +70,7 @@ var configurations = []configuration{
 	{"rows-pooled", false, func(c *chaos) {
 		c.ledger()
 		c.rows()
-		pooler := testserver.StartPgBouncer(c.t, c.books)
-		pooler.KeepRunning()
-		c.pooled = pooler.URL("postgres")
+		c.pooled = testserver.StartPgBouncer(c.t, c.books).URL("postgres")
 	}},
 	{"rows-mariadb", false, func(c *chaos) {
 		m := testserver.StartMariaDB(c.t)

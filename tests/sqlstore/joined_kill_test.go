@@ -93,14 +93,12 @@ func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
 	}
 }
 
-// behindOwnPooler runs a test on a PostgreSQL and a PgBouncer of its own. PgBouncer 1.18 ends itself
-// when a client is killed while it cancels a statement. It starts again, as under systemd.
+// behindOwnPooler runs a test on a PostgreSQL and a PgBouncer of its own.
 func behindOwnPooler(t *testing.T, run func(*testing.T, ownServer, backend)) {
 	t.Helper()
 	t.Run(throughPgBouncer.name, func(t *testing.T) {
 		server := testserver.StartPostgres(t)
 		pooler := testserver.StartPgBouncer(t, server.URL(), "server_login_retry = 0")
-		pooler.KeepRunning()
 		run(t, server, onPostgres(throughPgBouncer.name, pooler.URL("postgres")))
 	})
 }

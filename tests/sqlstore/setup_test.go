@@ -328,11 +328,8 @@ func proxied(tb testing.TB, dsn string) (pools, *testserver.Proxy) {
 	tb.Helper()
 	var proxy *testserver.Proxy
 	if strings.HasPrefix(dsn, "postgres") {
-		u, start := parsed(tb, dsn), testserver.StartTCPProxy
-		if (pools{dsn: dsn}).pooled() {
-			start = testserver.StartPgBouncerProxy
-		}
-		proxy = start(tb, u.Host)
+		u := parsed(tb, dsn)
+		proxy = testserver.StartTCPProxy(tb, u.Host)
 		u.Host = proxy.Addr()
 		dsn = u.String()
 	} else {

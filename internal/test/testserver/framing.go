@@ -36,10 +36,8 @@ func (rawFraming) read(r *bufio.Reader) ([]byte, error) {
 func (rawFraming) request(frame []byte, _ int) Request { return Request{Payload: frame} }
 func (rawFraming) reply([]byte, int) (int64, bool)     { return 0, true }
 
-// poolerFraming is rawFraming for a client of PgBouncer. It ends a connection that asks to cancel a
-// statement, as if that request were lost. PgBouncer 1.18 ends itself, with "bad client state: 0",
-// when such a connection is cut while the request is on its way to the server
-// (https://github.com/pgbouncer/pgbouncer/pull/846).
+// poolerFraming is rawFraming for a client of [PgBouncer]. It ends a connection that asks to cancel a
+// statement, as if that request were lost.
 type poolerFraming struct{ rawFraming }
 
 // cancelRequest is how a request to cancel begins: its length and its code

@@ -56,7 +56,7 @@ func shareMariaDB(tb testing.TB, s *sharedServer[string], env string, maker mari
 		if err != nil {
 			return "", err
 		}
-		stopLater(m.instance, held)
+		stopLater(m.instance, held.release)
 		shared.stop = append(shared.stop, func() { os.RemoveAll(m.dir) })
 		return m.URL(), nil
 	})

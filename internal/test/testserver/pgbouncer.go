@@ -7,15 +7,19 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 )
 
-// PgBouncer is a pooler in front of one PostgreSQL server.
+// PgBouncer is a pooler in front of one PostgreSQL server. Its clients' requests to cancel a statement
+// are lost on their way, because PgBouncer 1.18 ends itself, with "bad client state: 0", when such a
+// connection is cut while the request is on its way to the server
+// (https://github.com/pgbouncer/pgbouncer/pull/846).
 type PgBouncer struct {
 	*instance
-	addr, dir string
-	server    *url.URL
+	addr    string
+	clients *Proxy
+	server  *url.URL
 }
 
 // URL returns the URL of a database of its server, through the pooler. PgBouncer gives each
@@ -23,7 +27,7 @@ type PgBouncer struct {
 // has to send every statement with its text.
 func (p *PgBouncer) URL(database string) string {
 	u := *p.server
-	u.Host, u.Path, u.RawQuery = p.addr, "/"+database, "sslmode=disable&default_query_exec_mode=exec"
+	u.Host, u.Path, u.RawQuery = p.clients.Addr(), "/"+database, "sslmode=disable&default_query_exec_mode=exec"
 	return u.String()
 }
 
@@ -33,42 +37,13 @@ func (p *PgBouncer) URL(database string) string {
 func StartPgBouncer(tb testing.TB, server string, settings ...string) *PgBouncer {
 	tb.Helper()
 	needsServer(tb)
-	p, held, err := launchPgBouncer(server, settings...)
+	p, end, err := launchPgBouncer(server, settings...)
 	if err != nil {
 		tb.Fatalf("%v (%s)", err, installHint)
 	}
-	tb.Cleanup(func() { os.RemoveAll(p.dir) })
-	tb.Cleanup(held.release)
+	tb.Cleanup(end)
 	p.own(tb)
 	return p
-}
-
-// KeepRunning starts the pooler again whenever it has ended by itself, until the test ends.
-func (p *PgBouncer) KeepRunning() {
-	ended := make(chan struct{})
-	var keeper sync.WaitGroup
-	keeper.Go(func() {
-		for {
-			select {
-			case <-p.current().exited:
-				select {
-				case <-ended:
-					return
-				default:
-				}
-				if err := p.start(); err != nil {
-					p.check(err)
-					return
-				}
-			case <-ended:
-				return
-			}
-		}
-	})
-	p.tb.Cleanup(func() {
-		close(ended)
-		keeper.Wait()
-	})
 }
 
 // SharedPgBouncer returns a pooler of transactions in front of [SharedPostgres].
@@ -76,17 +51,17 @@ func SharedPgBouncer(tb testing.TB) *PgBouncer {
 	tb.Helper()
 	server := SharedPostgres(tb)
 	return share(tb, &shared.pgbouncer, "", func(string) (*PgBouncer, error) {
-		p, held, err := launchPgBouncer(server)
+		p, end, err := launchPgBouncer(server)
 		if err != nil {
 			return nil, err
 		}
-		stopLater(p.instance, held)
-		shared.stop = append(shared.stop, func() { os.RemoveAll(p.dir) })
+		stopLater(p.instance, end)
 		return p, nil
 	})
 }
 
-func launchPgBouncer(server string, settings ...string) (*PgBouncer, *ports, error) {
+// launchPgBouncer returns a running pooler, and what is to be called when its process has ended.
+func launchPgBouncer(server string, settings ...string) (p *PgBouncer, end func(), err error) {
 	path, err := findProgram("pgbouncer", "/usr/sbin/pgbouncer")
 	if err != nil {
 		return nil, nil, err
@@ -103,7 +78,7 @@ func launchPgBouncer(server string, settings ...string) (*PgBouncer, *ports, err
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &PgBouncer{dir: dir, server: u}
+	p = &PgBouncer{server: u}
 	held, err := retryOnBind(1, func(nums []int) error {
 		p.addr = loopback(nums[0])
 		host, port, err := net.SplitHostPort(u.Host)
@@ -148,6 +123,22 @@ func launchPgBouncer(server string, settings ...string) (*PgBouncer, *ports, err
 	})
 	if err != nil {
 		os.RemoveAll(dir)
+		return nil, nil, err
 	}
-	return p, held, err
+	ended := func() {
+		held.release()
+		os.RemoveAll(dir)
+	}
+	clients, clientsHeld, err := launchProxy(p.addr, poolerFraming{})
+	if err != nil {
+		_ = p.end(syscall.SIGKILL)
+		ended()
+		return nil, nil, err
+	}
+	p.clients = clients
+	return p, func() {
+		clients.close()
+		clientsHeld.release()
+		ended()
+	}, nil
 }

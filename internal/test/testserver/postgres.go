@@ -38,7 +38,7 @@ func SharedPostgres(tb testing.TB) string {
 		if err != nil {
 			return "", err
 		}
-		stopLater(p.instance, held)
+		stopLater(p.instance, held.release)
 		shared.stop = append(shared.stop, func() { os.RemoveAll(p.dir) })
 		return p.URL(), nil
 	})

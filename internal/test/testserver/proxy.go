@@ -80,16 +80,21 @@ func StartTCPProxy(tb testing.TB, target string) *Proxy {
 	return startProxy(tb, target, rawFraming{})
 }
 
-// StartPgBouncerProxy is [StartTCPProxy] in front of PgBouncer. Requests to cancel a statement are lost.
-func StartPgBouncerProxy(tb testing.TB, target string) *Proxy {
-	tb.Helper()
-	return startProxy(tb, target, poolerFraming{})
-}
-
 func startProxy(tb testing.TB, target string, f framing) *Proxy {
 	tb.Helper()
-	var p *Proxy
-	held, err := retryOnBind(1, func(nums []int) error {
+	p, held, err := launchProxy(target, f)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		p.close()
+		held.release()
+	})
+	return p
+}
+
+func launchProxy(target string, f framing) (p *Proxy, held *ports, err error) {
+	held, err = retryOnBind(1, func(nums []int) error {
 		p = &Proxy{
 			addr: loopback(nums[0]), target: target, framing: f,
 			changed: make(chan struct{}), links: map[*link]struct{}{},
@@ -100,13 +105,9 @@ func startProxy(tb testing.TB, target string, f framing) *Proxy {
 		return nil
 	})
 	if err != nil {
-		tb.Fatalf("testserver: proxy for %s: %v", target, err)
+		return nil, nil, fmt.Errorf("testserver: proxy for %s: %w", target, err)
 	}
-	tb.Cleanup(func() {
-		p.close()
-		held.release()
-	})
-	return p
+	return p, held, nil
 }
 
 // Addr returns host:port to give to the client.

@@ -108,7 +108,7 @@ func SharedZooKeeper(tb testing.TB) []string {
 		if err != nil {
 			return nil, err
 		}
-		stopLater(z.instance, held)
+		stopLater(z.instance, held.release)
 		return z.Hosts(), nil
 	})
 }
@@ -130,7 +130,7 @@ func SharedRedis(tb testing.TB) string {
 		if err != nil {
 			return "", err
 		}
-		stopLater(r.instance, held)
+		stopLater(r.instance, held.release)
 		return r.URL(), nil
 	})
 }
@@ -159,12 +159,17 @@ func share[T any](tb testing.TB, s *sharedServer[T], env string, start func(name
 	return s.value
 }
 
-func stopLater(i *instance, held *ports) {
+// stopLater ends a shared server after the tests, and then calls after. A server that has ended by
+// itself says why.
+func stopLater(i *instance, after func()) {
 	shared.stop = append(shared.stop, func() {
+		if p := i.current(); p != nil && !p.running() {
+			fmt.Fprintf(os.Stderr, "testserver: %s has ended by itself. Its last lines:\n%s\n", i.prog.name, logTail(i.prog.log, 20))
+		}
 		if err := i.end(syscall.SIGKILL); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
-		held.release()
+		after()
 	})
 }
 
