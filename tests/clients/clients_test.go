@@ -19,7 +19,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-// exampleClients are the programs in examples/clients, as docs/clients.md shows them.
+// exampleClients are the programs in examples/clients, as docs/clients.md lists them.
 func exampleClients(t *testing.T) map[string][]string {
 	t.Helper()
 	if testing.Short() {
