@@ -27,11 +27,18 @@ func (b *bundle) unanswered(key string, nth int) {
 	}
 }
 
-// abort heals Abort and waits for the engine's word that the Begin is undone.
-func (b *bundle) abort() {
+// abort heals Abort and waits until the Begin is undone.
+func (b *bundle) abort(key string) {
 	b.Helper()
 	b.faults.Heal("Abort")
+	b.wantUndone(key)
+}
+
+// wantUndone waits until a Begin is undone. The engine reports it first, and gives the lock back then.
+func (b *bundle) wantUndone(key string) {
+	b.Helper()
 	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+	b.wantFree(key)
 }
 
 // TestAbortLeavesTheDoubtOfTheNextHolder: nothing ran under the aborted attempt, but its
@@ -49,7 +56,7 @@ func TestAbortLeavesTheDoubtOfTheNextHolder(t *testing.T) {
 	if err != nil || res.Attempt != 2 {
 		t.Fatalf("Do() = %+v, %v, want attempt 2", res, err)
 	}
-	b.abort()
+	b.abort("k")
 	b.wantState("k", driver.StateUnknown)
 }
 
@@ -62,7 +69,7 @@ func TestAbortOfARerunLeavesTheEarlierDoubt(t *testing.T) {
 	b.policy.InDoubt = idem.AskResolver(nil)
 	_, err := b.do("k", "a") // the next holder gives up
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
-	b.abort()
+	b.abort("k")
 	b.wantState("k", driver.StateUnknown)
 	b.wantRuns(0)
 }
@@ -78,7 +85,7 @@ func TestAbortAfterTheNextHolderGaveUp(t *testing.T) {
 			if fails != "" {
 				b.faults.FailBefore(fails, b.faults.Calls(fails)+1, nil)
 			}
-			b.abort()
+			b.abort("k")
 			b.wantState("k", driver.StateReleased)
 			b.wantPayment("k", "a", 1, false)
 		})
@@ -96,7 +103,7 @@ func TestAbortReleasesAnAttemptWhoseLockGoesMeanwhile(t *testing.T) {
 		return nil
 	})
 	b.wantRefusal("k", "a", idem.CodeUnavailable)
-	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+	b.wantUndone("k")
 	b.wantState("k", driver.StateReleased)
 	b.wantRuns(0)
 }

@@ -153,7 +153,8 @@ func TestSuccessOfALostLeaseIsNotAnsweredUnsaved(t *testing.T) {
 	b.wantRefused(err, idem.CodeOwnershipLost)
 	b.faults.Heal("Settle")
 	b.eventually("it is saved", func() bool { return b.saw(telemetry.EventCompleted) == 1 })
-	b.wantPayment("k", "a", 1, true)
+	res, err := b.doWhenFree("k", "a")
+	b.wantPaid(res, err, 1, true)
 }
 
 // TestLockIsHeldUntilDoubtIsStored: the next holder would find the attempt pending.

@@ -3,7 +3,6 @@ package idem_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,52 +11,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
-
-// No body takes long to compare. The longest ones take a second or two. The work would take
-// minutes if it grew with the square of the length.
-func TestHostileBodiesAreCheapToCompare(t *testing.T) {
-	t.Parallel()
-	fill := func(s string) string { return strings.Repeat(s, idem.DefaultMaxRequestBody/len(s)) }
-	var alike, distinct, fields strings.Builder
-	for i := range 1 << 18 {
-		name := []byte("abcdefghijklmnopqr")
-		for bit := range name {
-			if i>>bit&1 == 1 {
-				name[bit] -= 'a' - 'A'
-			}
-		}
-		fmt.Fprintf(&alike, `,"%s":1`, name)
-		fmt.Fprintf(&distinct, `,"%d":1`, i*7919)
-		fmt.Fprintf(&fields, "%s[]=%d&", name, i)
-	}
-	const json, form, parts = "application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary="
-	for name, r := range map[string]idem.RequestParts{
-		"names alike":       {ContentType: json, Body: []byte("{" + alike.String()[1:] + "}")},
-		"many names":        {ContentType: json, Body: []byte("{" + distinct.String()[1:] + "}")},
-		"nested arrays":     {ContentType: json, Body: []byte(fill("["))},
-		"nested objects":    {ContentType: json, Body: []byte(fill(`{"a":`))},
-		"escapes":           {ContentType: json, Body: []byte(`"` + fill(`\u0061`) + `"`)},
-		"a long number":     {ContentType: json, Body: []byte("1e" + fill("9"))},
-		"many fields":       {ContentType: form, Body: []byte(fields.String())},
-		"brackets":          {ContentType: form, Body: []byte(fill("[]"))},
-		"many parts":        {ContentType: parts + "x", Body: []byte(fill("--x\r\n\r\n\r\n") + "--x--\r\n")},
-		"headers of a part": {ContentType: parts + "x", Body: []byte("--x\r\n" + fill("a: b\r\n") + "\r\n\r\n--x--\r\n")},
-		"almost a boundary": {ContentType: parts + strings.Repeat("a", 69), Body: []byte(fill("\r\n--" + strings.Repeat("a", 68) + "b"))},
-		"a long query":      {Query: fill("a=1&")},
-		"a long media type": {ContentType: json + ";" + fill("a=b;"), Body: []byte("{}")},
-	} {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_, _ = idem.RequestFingerprint(idem.FingerprintVersion, r)
-		}()
-		select {
-		case <-done:
-		case <-time.After(patience):
-			t.Fatalf("%s: RequestFingerprint() still works after %v", name, patience)
-		}
-	}
-}
 
 // A token cannot be guessed, and a guess leaves nothing. The store looks for a hash of it, so the
 // time of an answer does not tell how much of a guess is right.

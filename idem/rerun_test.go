@@ -10,7 +10,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/idem/telemetry"
 )
 
 func runsAgain(p *idem.Policy) { p.InDoubt = idem.RunAgain() }
@@ -121,7 +120,7 @@ func TestRunAgainThatIsAbortedKeepsTheBinding(t *testing.T) {
 				e := b.another(b.locks, begins, idem.WithObserver(b.observe))
 				b.wantRefusalBy(e, b.operation("k", "a"), idem.CodeUnavailable)
 				b.wantRuns(0)
-				b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+				b.wantUndone("k")
 				if late != nil {
 					if err := late.Deliver(); err != nil {
 						t.Errorf("late Begin = %v, want it kept", err)

@@ -197,7 +197,7 @@ func TestUnansweredBegin(t *testing.T) {
 		b.faults.LoseReply("Begin", 1, nil)
 		b.wantRefusal("k", "a", idem.CodeUnavailable)
 		b.wantRuns(0)
-		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		b.wantUndone("k")
 		res, err := b.do("k", "b") // nothing happened: another request may have the key
 		b.wantPaid(res, err, 1, false)
 		if res.Attempt != 1 {
@@ -208,7 +208,7 @@ func TestUnansweredBegin(t *testing.T) {
 		b := setup(t, parts{})
 		late := b.faults.DeliverLate("Begin", 1, nil)
 		b.wantRefusal("k", "a", idem.CodeUnavailable)
-		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		b.wantUndone("k")
 		if err := late.Deliver(); !errors.Is(err, driver.ErrStaleFence) {
 			t.Errorf("late Begin = %v, want %v", err, driver.ErrStaleFence)
 		}
@@ -220,7 +220,7 @@ func TestUnansweredBegin(t *testing.T) {
 		b.faults.LoseReply("Begin", 1, nil)
 		_, err := b.do(string(token.Value), "a")
 		b.wantRefused(err, idem.CodeUnavailable)
-		b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+		b.wantUndone(string(token.Value))
 		b.wantState(string(token.Value), driver.StateIssued)
 		res, err := b.do(string(token.Value), "a")
 		b.wantPaid(res, err, 1, false)
@@ -239,7 +239,7 @@ func TestLeaseLostDuringBeginRunsNothing(t *testing.T) {
 	b.locker.Revoke(idem.NewKeyID("m1", "k"))
 	slow.Release()
 	b.wantRefused(<-done, idem.CodeOwnershipLost)
-	b.eventually("the Begin is undone", func() bool { return b.saw(telemetry.EventBeginAborted) == 1 })
+	b.wantUndone("k")
 	b.wantRuns(0)
 	b.wantPayment("k", "a", 1, false)
 }
