@@ -225,7 +225,7 @@ func TestDurableMarkers(t *testing.T) {
 				t.Errorf("the guarantee holds through %s, %v", got, err)
 			}
 			s.lose(t)
-			res, err := enginetest.Pay(engine, key, answers("two"), idem.CodeStoreLost) // until the loss is accepted
+			res, err := enginetest.Pay(engine, key, answers("two"), idem.CodeStoreLost, idem.CodeInProgress) // until the loss is accepted, and the lock is free
 			refusal, _ := errors.AsType[*idem.Refusal](err)
 			switch {
 			case c.code == "" && (err != nil || string(res.Response.Body) != "two"):

@@ -22,7 +22,7 @@ func TestHeartbeatKeepsLeases(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const ttl, n = 3 * time.Second, 2*leasing.MaxBatch + 1
+			const ttl, n = 6 * time.Second, 2*leasing.MaxBatch + 1
 			client := connect(t, 2, addrs(t)...)
 			l := open(t, client, WithTTL(ttl))
 			leases := make([]driver.Lease, n)

@@ -74,7 +74,9 @@ func TestOpenFailsInTime(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			cfg := sharedConfig(t)
-			cfg.OpenTimeout = 1500 * time.Millisecond
+			if tt.down {
+				cfg.OpenTimeout = 1500 * time.Millisecond
+			}
 			tt.cfg(t, &cfg)
 			began := time.Now()
 			c, err := Open(bounded(t), cfg)
@@ -139,7 +141,6 @@ func TestDomainThatCannotBeRead(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			cfg := sharedConfig(t)
-			cfg.OpenTimeout = 5 * time.Second
 			raw, path := rawConn(t, cfg.Servers), cfg.Chroot+tt.path
 			create(t, raw, cfg.Chroot, 0)
 			create(t, raw, path[:strings.LastIndexByte(path, '/')], 0)
@@ -165,7 +166,6 @@ func TestDomainThatCannotBeRead(t *testing.T) {
 func TestRootThatMayNotBeMade(t *testing.T) {
 	t.Parallel()
 	cfg := sharedConfig(t)
-	cfg.OpenTimeout = 5 * time.Second
 	raw := rawConn(t, cfg.Servers)
 	create(t, raw, cfg.Chroot, 0)
 	create(t, raw, cfg.Chroot+"/idem", 0)

@@ -22,6 +22,7 @@ func TestMarkedKeysSurviveAWipedRedis(t *testing.T) {
 	before := kit.PayBefore(t, all[0])
 	token := all[0].HTTPClient().IssueToken(t)
 	kit.WantPayment(t, "trade", all[0].HTTPClient().Trade(token, kit.Amount, "traded"), kit.WantOnePayment(t, all[0].HTTPClient(), "traded"))
+	waitMarked(s, token)
 	for round := range 3 {
 		s.FlushRedis(t)
 		if round == 1 {
@@ -42,6 +43,19 @@ func TestMarkedKeysSurviveAWipedRedis(t *testing.T) {
 			kit.WantRefusal(t, "token after the loss", in.HTTPClient().Trade(token, kit.Amount, "traded"), "token-unknown")
 			kit.WantOnePayment(t, in.HTTPClient(), "traded")
 		}
+	}
+}
+
+// waitMarked waits for the markers of what [kit.PayBefore] has paid, and of other keys. A marker is left with the release of the
+// lock, which may come after the answer.
+func waitMarked(s *kit.System, others ...string) {
+	s.T.Helper()
+	conn := s.ZooKeeper()
+	for _, via := range kit.Transports {
+		others = append(others, kit.KeyFor(via, "before"))
+	}
+	for _, key := range others {
+		s.WaitLock(conn, key, false)
 	}
 }
 
@@ -227,6 +241,7 @@ func TestSettledAttemptIsMarkedToo(t *testing.T) {
 			return nil
 		})
 	}
+	waitLocksFree(s, all) // the marker is left with the release
 	s.FlushRedis(t)
 	for _, r := range all {
 		c := other.Client(r.Via)
@@ -265,6 +280,7 @@ func TestMarkersAreHeededByInstancesThatLeaveNone(t *testing.T) {
 	s := kit.NewSystem(t)
 	with, without := s.Start("with", kit.WithMarkers()), s.Start("without")
 	kit.PayBefore(t, with)
+	waitMarked(s)
 	s.FlushRedis(t)
 	payFresh(t, with) // the loss is accepted by the one that may
 	kit.ForEachTransport(t, func(t *testing.T, via kit.Transport) {

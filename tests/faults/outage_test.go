@@ -24,19 +24,25 @@ func waitReady(t testing.TB, in *kit.Instance, status int) {
 	})
 }
 
-// wantRefusalAtOnce fails the test unless the answer is a refusal with this code that
-// came at once. A starved machine may take longer, so the best of three counts.
+// wantRefusalAtOnce fails the test unless the answer is a refusal with this code that came at once.
 func wantRefusalAtOnce(t testing.TB, what string, send func() kit.Answer, code string) {
+	t.Helper()
+	wantRefusalWithin(t, atOnce, what, send, code)
+}
+
+// wantRefusalWithin wants a refusal with this code within a time. A starved machine may take longer, so the best of
+// three counts.
+func wantRefusalWithin(t testing.TB, limit time.Duration, what string, send func() kit.Answer, code string) {
 	t.Helper()
 	var a kit.Answer
 	for range 3 {
 		a = send()
 		kit.WantRefusal(t, what, a, code)
-		if a.Took <= atOnce {
+		if a.Took <= limit {
 			return
 		}
 	}
-	t.Errorf("%s = %v, want it within %v", what, a, atOnce)
+	t.Errorf("%s = %v, want it within %v", what, a, limit)
 }
 
 func TestZooKeeperDownRefusesFreshKeysAndReplays(t *testing.T) {
@@ -54,7 +60,7 @@ func TestZooKeeperDownRefusesFreshKeysAndReplays(t *testing.T) {
 			for _, r := range in.StartPayments("fresh") { // nobody knows of the outage yet
 				a := <-r.Done
 				kit.WantRefusal(t, "first fresh key over "+r.Via.String(), a, "unavailable")
-				if a.Took > 3*atOnce {
+				if a.Took > 10*atOnce { // there is one try, and the machine may be starved
 					t.Errorf("first fresh key = %v, want it within the lock time-out of 2 s", a)
 				}
 			}
@@ -130,11 +136,7 @@ func TestRedisDownRefusesAtOnce(t *testing.T) {
 			kit.ForEachTransport(t, func(t *testing.T, via kit.Transport) {
 				for _, name := range []string{"fresh", "before"} {
 					key := kit.KeyFor(via, name)
-					a := in.Client(via).Pay(key, kit.Amount, key)
-					kit.WantRefusal(t, key, a, "unavailable")
-					if a.Took > limit {
-						t.Errorf("%s = %v, want it within %v", key, a, limit)
-					}
+					wantRefusalWithin(t, limit, key, func() kit.Answer { return in.Client(via).Pay(key, kit.Amount, key) }, "unavailable")
 				}
 				kit.WantNoPayment(t, in.Client(via), kit.KeyFor(via, "fresh"))
 			})

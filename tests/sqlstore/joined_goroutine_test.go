@@ -95,7 +95,7 @@ func TestJoinedGoroutineInAStatementOfSQLite(t *testing.T) {
 		<-release
 	})
 	short := time.Second / 2
-	s := startOn(t, dialect.SQLite, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(short), idem.WithStoreTimeout(short), idem.WithLockTimeout(short)}})
+	s := startOn(t, dialect.SQLite, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(short), idem.WithStoreTimeout(short), idem.WithLockTimeout(4 * short)}})
 	for n, c := range []struct {
 		status int
 		first  answer

@@ -165,7 +165,7 @@ func TestJoinedOpeningStatementThatIsLostStartsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var proxy *testserver.Proxy
-			s := startCompound(t, serviceParts{rewrite: throughProxy(t, &proxy), engine: []idem.Option{idem.WithLockTimeout(time.Second / 2)}})
+			s := startCompound(t, serviceParts{rewrite: throughProxy(t, &proxy), engine: []idem.Option{idem.WithLockTimeout(2 * time.Second)}})
 			restore := lose(proxy)
 			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
 			if s.runs != 1 {

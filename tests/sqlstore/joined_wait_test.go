@@ -68,7 +68,7 @@ func TestJoinedWinnerOfAWaitSeesWhatWasCommittedMeanwhile(t *testing.T) {
 // 11. The wait for a key is finite, and its limit is not that of the handler's statements.
 func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
 	t.Parallel()
-	onEachService(t, serviceParts{engine: []idem.Option{idem.WithLockTimeout(300 * time.Millisecond)}}, func(s *service) {
+	onEachService(t, serviceParts{engine: []idem.Option{idem.WithLockTimeout(2 * time.Second)}}, func(s *service) {
 		limit := map[dialect.Dialect]string{dialect.PostgreSQL: "SELECT current_setting('lock_timeout') || current_setting('statement_timeout')", dialect.SQLite: "PRAGMA busy_timeout"}[s.backend.dialect]
 		if limit == "" {
 			limit = "SELECT @@innodb_lock_wait_timeout"

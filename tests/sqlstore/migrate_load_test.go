@@ -147,7 +147,7 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 		defer long.Rollback()
 		var n int
 		must(t, long.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_records").Scan(&n))
-		limited, cancel := context.WithTimeout(t.Context(), 2*time.Second) // longer than the least wait of MySQL
+		limited, cancel := context.WithTimeout(t.Context(), 5*time.Second) // longer than the least wait of MySQL
 		defer cancel()
 		failed := make(chan error, 1)
 		go func() {

@@ -265,11 +265,11 @@ func TestCombinedBeginHasALastMoment(t *testing.T) {
 	inEachPlace(t, func(t *testing.T, p place) {
 		c := newCombined(t, p, idem.WithStoreTimeout(time.Second))
 		late := c.holdBack()
-		sent, err := c.clock(t.Context())
-		kit.Fatal(t, err)
 		c.locks.FailBefore("Offer.Retake", idemtest.Every, nil)
 		c.faults.FailBefore("Abort", idemtest.Every, nil)
 		c.wantUnavailable("k")
+		sent, err := c.clock(t.Context())
+		kit.Fatal(t, err)
 		kit.Eventually(t, "the last moment", func() error {
 			now, err := c.clock(t.Context())
 			if err == nil && now.Sub(sent) < 2*time.Second {
@@ -321,7 +321,7 @@ func TestCombinedBeginIsUndoneAfterTheNextHolder(t *testing.T) {
 				timeout = time.Minute // it goes on to ask for the lock
 			}
 			inEachPlace(t, func(t *testing.T, p place) {
-				p.ttl = time.Second
+				p.ttl = 3 * time.Second
 				c := newCombined(t, p, idem.WithStoreTimeout(timeout))
 				c.faults.LoseReply("BeginLocked", 1, nil)
 				c.locks.FailBefore("Offer.Retake", idemtest.Every, nil)
@@ -377,7 +377,7 @@ func TestCombinedSettlementWithoutAnAnswer(t *testing.T) {
 // While a settlement is not acknowledged, the heartbeat keeps the lock.
 func TestCombinedSettlementThatTakesLong(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
+	const ttl = 3 * time.Second
 	inEachPlace(t, func(t *testing.T, p place) {
 		p.ttl = ttl
 		c := newCombined(t, p, idem.WithSettleTimeout(50*time.Millisecond))

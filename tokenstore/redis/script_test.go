@@ -191,7 +191,9 @@ func TestBeginThatArrivesAfterItsAbort(t *testing.T) {
 
 	id, req := newAttempt(driver.ClientKey)
 	hold := proxy.HoldNext(testserver.Contains(id.String()))
-	if _, err := s.Begin(short(t), id, req); !errors.Is(err, driver.ErrUnavailable) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // so that a busy machine has sent it
+	defer cancel()
+	if _, err := s.Begin(ctx, id, req); !errors.Is(err, driver.ErrUnavailable) {
 		t.Fatalf("Begin(%v) held on its way = %v, want %v", id, err, driver.ErrUnavailable)
 	}
 	<-hold.Held()

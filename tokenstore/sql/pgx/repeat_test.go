@@ -61,7 +61,7 @@ func TestRepeatWaitsForNoOtherPayment(t *testing.T) {
 
 // Repeats are answered while nothing can be written, as while an index of the table is built.
 func TestRepeatIsAnsweredWhileNothingCanBeWritten(t *testing.T) {
-	l := setup(t, idem.WithLockTimeout(500*time.Millisecond))
+	l := setup(t, idem.WithLockTimeout(2*time.Second))
 	res, err := l.pay("paid", answers(201))
 	l.want(res, err, 201, false)
 	tx, err := l.pool.Begin(t.Context())
