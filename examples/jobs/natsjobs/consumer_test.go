@@ -91,7 +91,7 @@ func TestInvoicesAreSettledOnce(t *testing.T) {
 		}
 	}
 	c, err := js.CreateOrUpdateConsumer(t.Context(), "INVOICES", jetstream.ConsumerConfig{
-		Durable: "settle", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 300 * time.Millisecond, FilterSubject: "invoices.new"})
+		Durable: "settle", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 3 * time.Second, FilterSubject: "invoices.new"})
 	if err != nil {
 		t.Fatal(err)
 	}
