@@ -168,7 +168,7 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &service{T: t, store: store, cfg: zookeeper.Config{Servers: hosts, SessionTimeout: 2 * time.Second, TickTime: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}}
+			s := &service{T: t, store: store, cfg: zookeeper.Config{Servers: hosts, SessionTimeout: 6 * time.Second, TickTime: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}}
 			if s.policy, err = (idem.Policy{Name: httpRoute, AllowGlobalKeys: true, DuplicateWait: 0, InDoubt: idem.LeaveUnknown()}).WithDefaults(); err != nil {
 				t.Fatal(err)
 			}
@@ -207,7 +207,7 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 
 			// The servers get the older data, and the services start with them.
 			servers.restore()
-			env := map[string]string{"IDEMCTL_REDIS": redis.URL(), "IDEMCTL_ZOOKEEPER": servers.connect, "IDEMCTL_SESSION_TIMEOUT": "2s", "IDEMCTL_ZOOKEEPER_TICK": "500ms"}
+			env := map[string]string{"IDEMCTL_REDIS": redis.URL(), "IDEMCTL_ZOOKEEPER": servers.connect, "IDEMCTL_SESSION_TIMEOUT": "6s", "IDEMCTL_ZOOKEEPER_TICK": "500ms"}
 			if !tt.lives {
 				examine(t, env).wantFinding(t, "fail", "zookeeper-history", was)
 				living, engine = s.open()

@@ -184,7 +184,7 @@ func zooKeeperLocker(t *testing.T, env map[string]string) driver.Locker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
+	client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: 20 * time.Second, TickTime: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ var backends = map[string]backend{
 			t.Fatal(err)
 		}
 		client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t),
-			SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
+			SessionTimeout: 20 * time.Second, TickTime: 500 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
