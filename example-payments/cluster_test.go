@@ -24,7 +24,7 @@ var locks = []string{"zookeeper", "redis"}
 func sharedFlags(t *testing.T, lock string) []string {
 	t.Helper()
 	flags := []string{
-		"--redis", testserver.StartRedis(t).URL(), "--session-timeout", "2s",
+		"--redis", testserver.StartRedis(t).URL(), "--session-timeout", "4s",
 		"--database", "sqlite:" + filepath.Join(t.TempDir(), "ledger.db"),
 		"--log-level", "debug",
 	}
@@ -72,11 +72,11 @@ func TestInstancesShareKeys(t *testing.T) {
 // same at more points, with locks in ZooKeeper.
 func TestKilledInstance(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"at=before-ledger", "at=after-ledger"} {
+	for at, latency := range map[string]string{"at=before-ledger": "10m", "at=after-ledger": "8s"} { // half of it before the payment, and half after it
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			flags := sharedFlags(t, "redis")
-			victim := serve(t, append(flags, "--processor-latency", "2s")...) // a second for each window
+			victim := serve(t, append(flags, "--processor-latency", latency)...)
 			gone := make(chan error, 1)
 			go func() {
 				_, _, err := victim.request("POST", "/v1/payments", "k", orderBody)

@@ -294,7 +294,7 @@ func TestOptionsOfJoinedService(t *testing.T) {
 	t.Parallel()
 	zookeeper := func(t *testing.T) []string {
 		t.Helper()
-		return []string{"--zookeeper", strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t), "--zookeeper-tick", "500ms", "--session-timeout", "2s"}
+		return []string{"--zookeeper", strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t), "--zookeeper-tick", "500ms", "--session-timeout", "6s"}
 	}
 	key := make([]byte, 32)
 	_, _ = rand.Read(key)

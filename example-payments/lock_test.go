@@ -9,7 +9,7 @@ import (
 // key to the others once its lock has timed out.
 func TestLockInTheDatabase(t *testing.T) {
 	onEachServer(t, func(t *testing.T, database string) {
-		flags := []string{"--database", database, "--token-store", "sql", "--lock", "sql", "--session-timeout", "3s", "--log-level", "debug"}
+		flags := []string{"--database", database, "--token-store", "sql", "--lock", "sql", "--session-timeout", "6s", "--log-level", "debug"}
 		victim, heir := serve(t, append(flags, "--processor-latency", "10m")...), serve(t, flags...)
 		gone := make(chan error, 1)
 		go func() {
