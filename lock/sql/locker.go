@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/leasing"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
+	"github.com/idemkeeper/idemkeeper/internal/sqllocks"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -35,11 +37,11 @@ func New(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...Option) (*L
 		return nil, err
 	}
 	k := newKeeper(db, &cfg)
-	l := &Locker{keeper: k, log: cfg.log, cleanEvery: cfg.cleanEvery}
+	l := &Locker{keeper: k, log: cfg.log, cleanEvery: sqllocks.Cleaning(ctx)}
 	if err := k.start(ctx); err != nil {
 		return nil, err
 	}
-	l.leases = leasing.New(leasing.Config{Name: "lock/sql", Service: k, TTL: cfg.ttl, Now: cfg.now, Log: cfg.log,
+	l.leases = leasing.New(leasing.Config{Name: "lock/sql", Service: k, TTL: cfg.ttl, Now: leaseclock.Now, Log: cfg.log,
 		LookTimeout: lookTimeout})
 	k.heart.spawn = l.leases.Spawn
 	if err := k.try(ctx); err != nil {

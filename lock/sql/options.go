@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -28,10 +27,6 @@ type config struct {
 	heartbeats     *sql.DB
 	unreplicated   func() uint64
 	log            *slog.Logger
-
-	// Tests set these.
-	now        leaseclock.Source
-	cleanEvery time.Duration
 }
 
 // ConfiguresEngine makes it an [idem.SetupOption]. It does nothing.
@@ -64,7 +59,7 @@ func WithUnreplicated(count func() uint64) Option { return func(c *config) { c.u
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
 func newConfig(db *sql.DB, d dialect.Dialect, opts []Option) (config, error) {
-	c := config{prefix: "idem_", ttl: DefaultTTL, heartbeats: db, now: leaseclock.Now, cleanEvery: time.Minute}
+	c := config{prefix: "idem_", ttl: DefaultTTL, heartbeats: db}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)

@@ -2,15 +2,9 @@ package sqllock_test
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"reflect"
 	"testing"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -53,23 +47,6 @@ func TestLockThatAStoreFindsStaysForOneTimeToLive(t *testing.T) {
 		}
 		if left := s.rowOf(t, req.KeyID).left; left > sqllock.DefaultTTL || left < sqllock.DefaultTTL/2 {
 			t.Errorf("the lock stays for %v, want at most %v", left, sqllock.DefaultTTL)
-		}
-	})
-}
-
-// A call that was held up for longer than the row of a free lock stays may have a fence below that of an owner whose row is
-// gone.
-func TestLockThatWasLongOnItsWayIsNotTaken(t *testing.T) {
-	t.Parallel()
-	onPostgres(t, func(t *testing.T, s *site, l *sqllock.Locker, store *sqlstore.Store) {
-		l = s.lockerOn(t, *inside.Field[*sql.DB](l, "keeper", "db"), sqllock.WithTTL(time.Hour))
-		o, res := begin(t, l, store, request())
-		late := reflect.New(reflect.TypeOf(o)) // an offer like it, made long ago
-		late.Elem().Set(reflect.ValueOf(o))
-		made := inside.Field[leaseclock.Instant](late.Interface(), "made")
-		*made = made.Add(-30 * time.Second) // that a request to take a lock has
-		if lease, err := late.Interface().(driver.LockOffer).Taken(res.Record.Attempt.Fence); !errors.Is(err, driver.ErrUnavailable) {
-			t.Errorf("Taken() = %v, %v, want %v", lease, err, driver.ErrUnavailable)
 		}
 	})
 }

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
-	"github.com/idemkeeper/idemkeeper/internal/leasing"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -87,7 +87,7 @@ func TestFenceGrowsWhenTheClockIsBehind(t *testing.T) {
 		held, free := request(), request()
 		take(t, l, held)
 		release(t, take(t, l, free))
-		s.locker(t, cleaning())
+		s.cleaner(t, s.db)
 		// The fence of the domain is raised first. Requests that have read it before are over when the row is removed.
 		tx, err := s.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
@@ -153,31 +153,31 @@ func TestLockOfAnotherOwner(t *testing.T) {
 func TestLockedRowIsPassedOver(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *site) {
-		clock := leaseclock.NewManual()
-		l, req := s.locker(t, sqllock.WithTTL(longTTL), withClock(clock.Now)), request()
-		blocked, other := take(t, l, req), take(t, l, request())
+		l, blocked, other := s.locker(t, sqllock.WithTTL(longTTL)), request(), request()
+		leases := map[driver.Lease]driver.LockRequest{take(t, l, blocked): blocked, take(t, l, other): other}
 		tx, err := s.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tx.Rollback()
-		if _, err := tx.ExecContext(t.Context(), s.sql("SELECT k FROM {locks} WHERE k = ? FOR UPDATE"), req.KeyID[:]); err != nil {
+		if _, err := tx.ExecContext(t.Context(), s.sql("SELECT k FROM {locks} WHERE k = ? FOR UPDATE"), blocked.KeyID[:]); err != nil {
 			t.Fatal(err)
 		}
-		clock.Advance(leasing.TrustOf(longTTL) - time.Second)
-		leases := []driver.Lease{blocked, other}
-		for i, want := range []error{driver.ErrUnavailable, nil} {
-			if _, err := leases[i].Check(t.Context()); !errors.Is(err, want) {
-				t.Errorf("Check() of lease %d = %v, want %v", i, err, want)
+		for lease, req := range leases {
+			want := error(nil)
+			if req == blocked {
+				want = driver.ErrUnavailable
 			}
-			if err := leases[i].Err(); err != nil {
-				t.Errorf("Err() of lease %d = %v, want the trust that it had", i, err)
+			before := s.expires(t, req.KeyID)
+			if _, err := lease.Check(t.Context()); !errors.Is(err, want) {
+				t.Errorf("Check() beside the transaction = %v, want %v", err, want)
 			}
-		}
-		clock.Advance(time.Second)
-		wantLost(t, blocked)
-		if err := other.Err(); err != nil {
-			t.Errorf("Err() of the lease that was renewed = %v, want <nil>", err)
+			if renewed := s.expires(t, req.KeyID) > before; renewed != (want == nil) {
+				t.Errorf("renewed = %t, want %t", renewed, want == nil)
+			}
+			if err := lease.Err(); err != nil {
+				t.Errorf("Err() = %v, want the trust that it had", err)
+			}
 		}
 	})
 }
@@ -275,10 +275,20 @@ func TestHeartbeatLeavesAStandby(t *testing.T) {
 	t.Parallel()
 	// The session of a connection is set, as a standby would have it.
 	onThose(t, func(b *backend) bool { return b.name == "PostgreSQL" }, func(t *testing.T, s *site) {
-		db := open(t, s.driver(), s.dsn)
-		l := s.lockerOn(t, db, sqllock.WithTTL(longTTL))
-		lease := take(t, l, request())
-		if _, err := (*inside.Field[*sql.Conn](l, "keeper", "heart", "conn")).ExecContext(t.Context(), "SET default_transaction_read_only = on"); err != nil { // nothing runs now
+		config, err := pgx.ParseConfig(s.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var first *pgx.Conn
+		hearts := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(_ context.Context, conn *pgx.Conn) error {
+			if first == nil {
+				first = conn
+			}
+			return nil
+		}))
+		defer hearts.Close()
+		lease := take(t, s.locker(t, sqllock.WithTTL(longTTL), sqllock.WithHeartbeatPool(hearts)), request())
+		if _, err := first.Exec(t.Context(), "SET default_transaction_read_only = on"); err != nil { // nothing runs now
 			t.Fatal(err)
 		}
 		if left, err := lease.Check(t.Context()); !errors.Is(err, driver.ErrUnavailable) {

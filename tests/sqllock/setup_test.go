@@ -21,9 +21,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
+	"github.com/idemkeeper/idemkeeper/internal/sqllocks"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -178,7 +177,18 @@ func (s *site) locker(tb testing.TB, opts ...sqllock.Option) *sqllock.Locker {
 
 func (s *site) lockerOn(tb testing.TB, db *sql.DB, opts ...sqllock.Option) *sqllock.Locker {
 	tb.Helper()
-	l, err := sqllock.New(tb.Context(), db, s.dialect, append([]sqllock.Option{quiet()}, opts...)...)
+	return s.lockerIn(tb, tb.Context(), db, opts...)
+}
+
+// cleaner returns a locker that removes the rows of free locks all the time, and not every minute.
+func (s *site) cleaner(tb testing.TB, db *sql.DB) *sqllock.Locker {
+	tb.Helper()
+	return s.lockerIn(tb, sqllocks.WithCleaning(tb.Context(), 5*time.Millisecond), db)
+}
+
+func (s *site) lockerIn(tb testing.TB, ctx context.Context, db *sql.DB, opts ...sqllock.Option) *sqllock.Locker { //nolint:revive // the test comes first everywhere
+	tb.Helper()
+	l, err := sqllock.New(ctx, db, s.dialect, append([]sqllock.Option{quiet()}, opts...)...)
 	if err != nil {
 		tb.Fatalf("New() = %v, want <nil>", err)
 	}
@@ -203,15 +213,6 @@ func (s *site) do(tb testing.TB, statement string, args ...any) {
 }
 
 func quiet() sqllock.Option { return sqllock.WithLogger(slog.New(slog.DiscardHandler)) }
-
-func withClock(now leaseclock.Source) sqllock.Option {
-	return inside.Option[sqllock.Option](func(config any) { *inside.Field[leaseclock.Source](config, "now") = now })
-}
-
-// cleaning has a locker remove the rows of free locks all the time, and not every few minutes.
-func cleaning() sqllock.Option {
-	return inside.Option[sqllock.Option](func(config any) { *inside.Field[time.Duration](config, "cleanEvery") = 5 * time.Millisecond })
-}
 
 // until waits for a condition.
 func until(tb testing.TB, what string, holds func() bool) {

@@ -73,7 +73,7 @@ func TestRights(t *testing.T) {
 		for _, g := range grants {
 			mustExec(t, s.db, g)
 		}
-		l, req := s.lockerOn(t, db, cleaning()), request()
+		l, req := s.cleaner(t, db), request()
 		release(t, take(t, l, req))
 		s.do(t, "UPDATE {locks} SET expires = 1")
 		if err := l.Ping(t.Context()); err != nil {
@@ -191,7 +191,7 @@ func TestIsolationLevels(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *site) {
 		for _, level := range []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
-			l := s.lockerOn(t, s.isolated(t, level), cleaning())
+			l := s.cleaner(t, s.isolated(t, level))
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
 			shared := request()

@@ -175,14 +175,14 @@ func (h *historian) poll(who int, q *queue.Queue) {
 
 // receive locks an element, and acknowledges it or gives it back. If the lock was lost, nobody can
 // tell when it went.
-func (h *historian) receive(who int, q *queue.Queue, rng *rand.Rand, strike func()) {
+func (h *historian) receive(who int, c *zookeeper.Client, q *queue.Queue, rng *rand.Rand, strike func()) {
 	ctx, cancel := context.WithCancel(bounded(h))
 	defer cancel()
 	if rng.IntN(5) == 0 {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.IntN(10))*time.Millisecond)
 		defer cancel()
 	}
-	since := h.now()
+	since, in := h.now(), sessionOf(c)
 	d, err := q.TryReceive(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -205,7 +205,7 @@ func (h *historian) receive(who int, q *queue.Queue, rng *rand.Rand, strike func
 		h.doubtful(who, call, has, err)
 		has.what, has.doubt, call = "release", true, since
 	}
-	if err := d.Release(bounded(h)); err != nil || heldBy(d).Table().Session.Status.Err() != nil {
+	if err := d.Release(bounded(h)); err != nil || !still(c, in) {
 		has.doubt, call = true, since
 	}
 	h.add(who, call, has)
@@ -249,7 +249,7 @@ func TestQueueHistories(t *testing.T) {
 						case k == 2 || !deliveries:
 							h.poll(i, q)
 						default:
-							h.receive(i, q, rng, strike)
+							h.receive(i, clients[i%3], q, rng, strike)
 						}
 					}
 				})

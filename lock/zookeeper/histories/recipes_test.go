@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 	recipes "github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -101,9 +101,9 @@ var all = []recipe{
 			}
 			ctx, cancel := p.patience()
 			defer cancel()
-			since, in, led := p.h.now(), sessionOf(c), grant{}
+			since, led := p.h.now(), grant{in: sessionOf(c)}
 			err := e.RunAsLeader(ctx, func(_ context.Context, fence driver.Fence) error {
-				led = p.granted(since, 1, fence)
+				led = p.granted(led.in, since, 1, fence)
 				p.strike()
 				led.left = p.h.now()
 				return nil
@@ -112,7 +112,7 @@ var all = []recipe{
 				p.refused(ctx, err)
 				return
 			}
-			led.lost = err != nil || in == nil || in != sessionOf(c) || in.Session.Status.Err() != nil
+			led.lost = err != nil || !still(c, led.in)
 			p.released(led, led.left)
 		}
 	}},
@@ -135,9 +135,10 @@ type player struct {
 // grant is a lock that a player has.
 type grant struct {
 	op    op
-	since int64 // when it was asked for
-	left  int64 // when a leader's function returned
-	lost  bool  // nobody can tell when it went, or will go
+	in    *held.Table // the session when it was asked for
+	since int64       // when it was asked for
+	left  int64       // when a leader's function returned
+	lost  bool        // nobody can tell when it went, or will go
 }
 
 // locking is a call for any lease.
@@ -194,18 +195,18 @@ func (p *player) hold(f locking, n int, inside func(driver.Lease)) {
 func (p *player) take(f locking, n int) driver.Lease {
 	ctx, cancel := p.patience()
 	defer cancel()
-	since := p.h.now()
+	since, in := p.h.now(), sessionOf(p.c)
 	l, err := f(ctx)
 	if err != nil {
 		p.refused(ctx, err)
 		return nil
 	}
-	p.held[l] = p.granted(since, n, l.Fence())
+	p.held[l] = p.granted(in, since, n, l.Fence())
 	return l
 }
 
-func (p *player) granted(since int64, n int, fence driver.Fence) grant {
-	g := grant{op: op{owner: p.owner, n: n, fence: fence.Token}, since: since}
+func (p *player) granted(in *held.Table, since int64, n int, fence driver.Fence) grant {
+	g := grant{op: op{owner: p.owner, n: n, fence: fence.Token}, in: in, since: since}
 	p.h.add(p.who, since, g.op, 0)
 	p.grants.Add(1)
 	return g
@@ -226,10 +227,7 @@ func (p *player) drop(l driver.Lease) {
 		l.ReleaseInBackground()
 	}
 	err := l.Release(bounded(p))
-	if hold, ok := l.(*recipes.Hold); ok {
-		l = *inside.Field[*recipes.Lease](hold, "t", "lease")
-	}
-	g.lost = err != nil || heldBy(l).Table().Session.Status.Err() != nil
+	g.lost = err != nil || !still(p.c, g.in)
 	p.released(g, call)
 }
 
@@ -250,7 +248,7 @@ func (p *player) downgrade(m *recipes.RWMutex, l driver.Lease) driver.Lease {
 	defer cancel()
 	read, err := m.Downgrade(ctx, l.(*recipes.Lease))
 	if err != nil {
-		await(p, "old lock gone", heldBy(l).Gone())
+		await(p, "the end of the old lock", l.Done())
 		delete(p.held, l)
 		g.lost = true
 		p.released(g, call)

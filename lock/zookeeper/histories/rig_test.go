@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
@@ -34,8 +33,10 @@ var (
 	until    = zktest.Until
 )
 
-// heldBy is the znode of a lease or of a delivery.
-func heldBy(lease any) *held.Lease { return *inside.Field[*held.Lease](lease, "held") }
+// still reports whether a client has the session that it had before, so that its locks went when it says so.
+func still(c *zookeeper.Client, before *held.Table) bool {
+	return before != nil && before == sessionOf(c) && before.Session.Status.Err() == nil
+}
 
 // rig is the shared rig, with a line.
 type rig struct{ *recipetest.Rig }
