@@ -32,19 +32,20 @@ type Case struct {
 	Timeline string // of a failure
 }
 
+// id selects the case in another run, in which the points may have other numbers.
 func (c *Case) id() string {
-	if c.Server != "" && c.Server != "server" {
-		return fmt.Sprintf("%d %s %s", c.Point.Number, c.Fault, c.Server)
+	if c.Fault == Repeated {
+		return string(Repeated)
 	}
-	return fmt.Sprintf("%d %s", c.Point.Number, c.Fault)
+	return fmt.Sprintf("%s: %s", c.name(), c.Point.named())
 }
 
-// tries is how often a case may miss its point, with a new process each time.
+// tries is how often a case may miss its point or not start, with a new process each time.
 const tries = 3
 
 func (r *runner) try(ctx context.Context, c *Case) {
 	for range tries {
-		if r.tryOnce(ctx, c); c.Result != NotReached {
+		if r.tryOnce(ctx, c); c.Result != NotReached && c.Cell != noStart {
 			return
 		}
 	}
@@ -55,7 +56,7 @@ func (r *runner) repeat(ctx context.Context, c *Case) {
 	h := r.newHistory()
 	in, err := r.start(ctx)
 	if err != nil {
-		c.failedf("no start", "%v", err)
+		c.failedf(noStart, "%v", err)
 		return
 	}
 	defer in.kill()
@@ -66,6 +67,13 @@ func (r *runner) repeat(ctx context.Context, c *Case) {
 		c.Timeline = r.timeline(h, in, c)
 	}
 }
+
+// Cells of cases that say nothing about the subject. They fail all the same.
+const (
+	noStart   = "no start"   // of the service
+	noRestart = "no restart" // of a server
+	noEnd     = "no end"     // of the fault
+)
 
 func (c *Case) failedf(cell, format string, args ...any) {
 	c.Result, c.Cell, c.Why = Failed, cell, fmt.Sprintf(format, args...)
@@ -81,9 +89,10 @@ func (r *runner) tryOnce(ctx context.Context, c *Case) {
 		err = ill.arm(ctx, at)
 	}
 	if err != nil {
-		c.failedf("no start", "%v", err)
+		c.failedf(noStart, "%v", err)
 		return
 	}
+	c.Result, c.Cell, c.Why = "", "", "" // of the last try
 	defer func() {
 		if c.Result == Failed {
 			c.Timeline = r.timeline(h, ill, c)
@@ -92,10 +101,10 @@ func (r *runner) tryOnce(ctx context.Context, c *Case) {
 
 	// The repeats go to a healthy process, and to the ill one too if that can answer.
 	dead := func() bool {
-		_, reached := happened(ill, isReached)
-		return !ill.running() || reached && (c.Fault == KilledBefore || c.Fault == KilledAfter || c.Fault == Stopped)
+		return !ill.running() || ill.has(isReached) && (c.Fault == KilledBefore || c.Fault == KilledAfter || c.Fault == Stopped)
 	}
 	main := client{runner: r, history: h, name: "client", timeout: r.ClientTimeout}
+	main.away = func() bool { return c.Fault == Restarted && ill.has(isReached) && !ill.has(isResumed) && ill.running() }
 	main.route = func(nth int) *instance {
 		if nth == 0 || nth%2 == 1 && !dead() || r.OneInstance && ill.running() {
 			return ill
@@ -131,36 +140,34 @@ func (r *runner) tryOnce(ctx context.Context, c *Case) {
 		c.Result, c.Cell, c.Why = NotReached, string(NotReached), "the request did not come to the point again"
 		return
 	}
-	r.calm(ctx, c, h, ill, &others)
+	others.Wait()
+	if c.Result == Failed { // the fault itself did
+		return
+	}
+	if err := r.calm(ctx, c, ill); err != nil {
+		c.failedf(noEnd, "the fault did not end: %v", err)
+		return
+	}
 	r.judge(ctx, c, h, main, last)
 }
 
 // calm waits until the ill process has ended what it began.
-func (r *runner) calm(ctx context.Context, c *Case, h *history, ill *instance, others *sync.WaitGroup) {
-	others.Wait()
+func (r *runner) calm(ctx context.Context, c *Case, ill *instance) error {
 	switch c.Fault {
 	case KilledBefore, KilledAfter:
 		select {
 		case <-ill.exited:
+			return nil
 		case <-time.After(r.Budget):
-			h.notef("the process does not die")
+			return errors.New("the process does not die")
 		}
-		return
 	case AnswerLate, Stopped, Duplicate, OtherBody, Restarted:
-		if err := r.awaitWithin(ctx, ill, r.Budget+r.late(), is(isResumed)); err != nil {
-			h.notef("the process did not go on: %v", err)
+		if err := r.awaitWithin(ctx, ill, r.Budget+r.late(), is(isResumed)); err != nil && !errors.Is(err, errEnded) {
+			return fmt.Errorf("the process did not go on: %w", err)
 		}
 	}
 	ill.quiet(ctx, 200*time.Millisecond, 2*time.Second)
-}
-
-func happened(in *instance, what string) (timed, bool) {
-	for _, e := range in.all() {
-		if e.Is == what {
-			return e, true
-		}
-	}
-	return timed{}, false
+	return nil
 }
 
 func (r *runner) awaitWithin(ctx context.Context, in *instance, d time.Duration, fits func(event) bool) error {
@@ -187,7 +194,7 @@ func (r *runner) accompany(ctx context.Context, c *Case, h *history, ill *instan
 		}
 		h.notef("the process is continued")
 		if err := continueProcess(ill.cmd.Process); err != nil {
-			h.notef("it cannot be continued: %v", err)
+			c.failedf(noEnd, "the process cannot be continued: %v", err)
 		}
 	case Duplicate, OtherBody:
 		var answers sync.WaitGroup
@@ -210,11 +217,19 @@ func (r *runner) accompany(ctx context.Context, c *Case, h *history, ill *instan
 		ill.send(order{GoOn: true})
 	case Restarted:
 		h.notef("%s is restarted", c.Server)
-		if err := r.Restart[c.Server](ctx); err != nil {
-			h.notef("%s did not start again: %v", c.Server, err)
+		if err := r.restart(ctx, c.Server); err != nil {
+			c.failedf(noRestart, "%s did not start again: %v", c.Server, err)
+		} else {
+			h.notef("%s is back", c.Server)
 		}
 		ill.send(order{GoOn: true})
 	}
+}
+
+func (r *runner) restart(ctx context.Context, server string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return r.Restart[server](ctx)
 }
 
 // hasFinal reports whether a client has a final answer.

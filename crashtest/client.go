@@ -127,6 +127,7 @@ type client struct {
 	other   bool
 	timeout time.Duration           // of one request
 	route   func(nth int) *instance // takes a request, with nth from 0
+	away    func() bool             // reports whether a server is away, or nil
 }
 
 // send sends one request.
@@ -155,25 +156,23 @@ func (c *client) send(ctx context.Context, nth int) reply {
 	return a
 }
 
-// untilFinal repeats the request until an answer is final or the budget is used.
+// untilFinal repeats the request until an answer is final or the budget is used. The budget begins when no server is away.
 func (c *client) untilFinal(ctx context.Context) (last reply) {
 	return c.untilFinalFrom(ctx, 0)
 }
 
 func (c *client) untilFinalFrom(ctx context.Context, nth int) (last reply) {
-	ctx, cancel := context.WithTimeout(ctx, c.Budget)
-	defer cancel()
-	wait := 20 * time.Millisecond
-	for ; ; nth++ {
+	end := time.Now().Add(c.Budget)
+	for wait := 20 * time.Millisecond; ; nth++ {
 		last = c.send(ctx, nth)
-		if last.final() || ctx.Err() != nil {
+		if c.away != nil && c.away() {
+			end = time.Now().Add(c.Budget)
+		}
+		if last.final() || ctx.Err() != nil || time.Now().After(end) {
 			return last
 		}
 		pause(ctx, max(wait, retryAfter(last)))
 		wait = min(2*wait, longestPause)
-		if ctx.Err() != nil {
-			return last
-		}
 	}
 }
 

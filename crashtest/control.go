@@ -15,7 +15,7 @@ import (
 const (
 	// envService is set in the processes of the service. It says where to ask for what to do.
 	envService = "CRASHTEST_SERVICE"
-	// envCase selects one case, such as "5 killed after".
+	// envCase selects one case by its [Case.id].
 	envCase = "CRASHTEST_CASE"
 )
 

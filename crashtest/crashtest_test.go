@@ -17,8 +17,12 @@ import (
 type bank struct {
 	honoursKeys bool // so a service need not note anything
 	forgetful   bool // the service notes nothing either
+	locks       bool // the second capture of a key waits for ever
+	refuses     func(start int) bool
 
 	mu       sync.Mutex
+	down     bool
+	starts   int // of services
 	captures map[string]int
 	bodies   map[string]string // that a key was first used with
 	answered map[string]bool   // what services have noted here
@@ -28,6 +32,16 @@ func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, amount := r.FormValue("key"), r.FormValue("amount")
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if r.URL.Path == "/start" {
+		if b.starts++; b.refuses(b.starts) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return
+	}
+	if b.down {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
 	if r.URL.Path == "/notes" {
 		if r.Method == http.MethodPut {
 			b.answered[key] = true
@@ -37,6 +51,8 @@ func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch first, used := b.bodies[key]; {
+	case b.locks && used:
+		w.WriteHeader(http.StatusConflict)
 	case !b.honoursKeys || !used:
 		b.captures[key]++
 		b.bodies[key] = amount
@@ -151,7 +167,7 @@ func TestASecondEffectIsFound(t *testing.T) {
 	}
 	for _, want := range []string{
 		"1: POST bank/captures  once           2 EFFECTS     2 EFFECTS", "FAULT: killed after", "2 effects",
-		"CRASHTEST_CASE='1 killed after' go test -C ", "-run '^TestASecondEffectIsFound$'",
+		"CRASHTEST_CASE='killed after: POST bank/captures' go test -C ", "-run '^TestASecondEffectIsFound$'",
 	} {
 		if !strings.Contains(report.String(), want) {
 			t.Errorf("the report has no %q:\n%s", want, report)
@@ -169,16 +185,30 @@ func TestARepeatThatPaysAgainIsFoundWithoutAFault(t *testing.T) {
 }
 
 func TestOneCaseRunsAgain(t *testing.T) {
-	t.Setenv(envCase, "1 killed after")
-	report := Find(t, (&bank{}).with(nothing))
+	t.Setenv(envCase, "killed after: POST bank/captures")
+	s := (&bank{}).with(nothing)
+	s.Faults = []Fault{Duplicate} // a case of a full run too
+	report := Find(t, s)
 	if failed := report.Failures(); len(report.Cases) != 1 || len(failed) != 1 || failed[0].Fault != KilledAfter {
 		t.Errorf("cases %v", report)
 	}
 }
 
 func TestACaseThatIsNotThereIsAnError(t *testing.T) {
-	t.Setenv(envCase, "7 killed after")
-	wantError(t, (&bank{}).with(nothing), `no case "7 killed after"`)
+	t.Setenv(envCase, "killed after: COMMIT")
+	wantError(t, (&bank{}).with(nothing), `no case "killed after: COMMIT"`)
+}
+
+// It is for a shell, with the environment that decides what go test builds.
+func TestTheCommandOfACaseIsQuoted(t *testing.T) {
+	t.Setenv("GOWORK", "off")
+	t.Setenv("GOFLAGS", "-race -tags=mine")
+	c := &Case{Fault: Restarted, Server: "Redis", Point: PointInfo{Number: 3, Name: "SET a = 'b'", Nth: 2}}
+	command := (&Report{Test: "TestA/it's"}).command(c)
+	want := `GOWORK='off' GOFLAGS='-race -tags=mine' CRASHTEST_CASE='server restarted (Redis): SET a = '\''b'\'' (no. 2)' go test -C '`
+	if !strings.HasPrefix(command, want) || !strings.HasSuffix(command, `' -count=1 -v -run '^TestA$/^it'\''s$' .`) {
+		t.Errorf("the command is\n%s, want\n%s", command, want)
+	}
 }
 
 func TestAServiceThatNeverAnswersIsAnError(t *testing.T) {
@@ -245,6 +275,124 @@ func TestPointsThatDifferAreToldAndNotTried(t *testing.T) {
 	}
 	if !strings.Contains(report.String(), "Not tried, because only some runs have this point: at x") {
 		t.Errorf("the report does not tell:\n%s", report)
+	}
+}
+
+// wantFailed runs one fault, which has to fail for a reason that says nothing about the effects.
+func wantFailed(t *testing.T, s Subject, f Fault, cell, why string) {
+	t.Helper()
+	s.Faults, s.Budget = []Fault{f}, 500*time.Millisecond
+	failed := Find(t, s).Failures()
+	if len(failed) != 1 || failed[0].Cell != cell || !strings.Contains(failed[0].Why, why) {
+		t.Errorf("failures %v, want %q because of %q", failed, cell, why)
+	}
+}
+
+// undisturbed is how many runs without a fault come first.
+func undisturbed() int {
+	if testing.Short() {
+		return 3
+	}
+	return 4
+}
+
+func TestARequestThatIsNeverAnsweredAfterAFaultFails(t *testing.T) {
+	t.Parallel()
+	wantFailed(t, (&bank{locks: true}).with(nothing), KilledAfter, "no answer", "no final answer within 500ms, the last was 409")
+}
+
+func TestEffectsThatCannotBeCountedAfterAFaultFail(t *testing.T) {
+	t.Parallel()
+	b := &bank{}
+	s := b.with(nothing)
+	s.Effects = func(ctx context.Context, key string) (int, error) {
+		if b.mu.Lock(); len(b.captures) > undisturbed() {
+			defer b.mu.Unlock()
+			return 0, errors.New("no connection")
+		}
+		b.mu.Unlock()
+		return b.count(ctx, key)
+	}
+	wantFailed(t, s, KilledBefore, "no count", "no connection")
+}
+
+func TestAServerThatDoesNotStartAgainFails(t *testing.T) {
+	t.Parallel()
+	s := (&bank{honoursKeys: true}).with(nothing)
+	s.Restart = map[string]func(context.Context) error{"bank": func(context.Context) error { return errors.New("no space") }}
+	wantFailed(t, s, Restarted, noRestart, "bank did not start again: no space")
+}
+
+// A start that fails is tried again, because a machine may be busy.
+func TestAServiceThatDoesNotStartForACaseFails(t *testing.T) {
+	t.Parallel()
+	refusing := func(refuses func(start int) bool) Subject {
+		s := (&bank{honoursKeys: true, refuses: refuses}).with(nothing)
+		serve := s.Serve
+		s.Serve = func(ctx context.Context, env *Env) error {
+			res, err := http.Get(env.Setting("bank") + "/start")
+			if err != nil {
+				return err
+			}
+			if err := res.Body.Close(); err != nil || res.StatusCode != http.StatusOK {
+				return errors.New("no connection")
+			}
+			return serve(ctx, env)
+		}
+		return s
+	}
+	t.Run("once", func(t *testing.T) {
+		t.Parallel()
+		s := refusing(func(start int) bool { return start == undisturbed()+1 })
+		s.Faults = []Fault{KilledBefore}
+		if report := Find(t, s); len(report.Failures()) > 0 {
+			t.Error(report)
+		}
+	})
+	t.Run("always", func(t *testing.T) {
+		t.Parallel()
+		wantFailed(t, refusing(func(start int) bool { return start > undisturbed() }), KilledBefore, noStart, "no connection")
+	})
+}
+
+func TestTheBudgetBeginsWhenTheServerIsBack(t *testing.T) {
+	t.Parallel()
+	b := &bank{honoursKeys: true}
+	s := b.with(nothing)
+	s.Faults, s.Budget = []Fault{Restarted}, 500*time.Millisecond
+	set := func(down bool) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.down = down
+	}
+	s.Restart = map[string]func(context.Context) error{"bank": func(ctx context.Context) error {
+		set(true)
+		pause(ctx, 3*s.Budget)
+		set(false)
+		return nil
+	}}
+	if report := Find(t, s); len(report.Failures()) > 0 {
+		t.Error(report)
+	}
+}
+
+// failing notes errors in place of the test.
+type failing struct {
+	testing.TB
+	errors []string
+}
+
+func (f *failing) Errorf(format string, args ...any) {
+	f.errors = append(f.errors, fmt.Sprintf(format, args...))
+}
+
+func TestRunFailsIfNoFaultWasTried(t *testing.T) {
+	t.Parallel()
+	s := (&bank{}).with(nothing)
+	s.Faults = []Fault{Restarted}
+	f := &failing{TB: t}
+	if Run(f, s); len(f.errors) != 1 || f.errors[0] != "no fault was tried" {
+		t.Errorf("errors %q", f.errors)
 	}
 }
 

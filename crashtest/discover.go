@@ -16,11 +16,13 @@ type PointInfo struct {
 	Mark   bool // of [Point], so that there is no call to break
 }
 
-func (p PointInfo) String() string {
+func (p PointInfo) String() string { return fmt.Sprintf("%d: %s", p.Number, p.named()) }
+
+func (p PointInfo) named() string {
 	if p.Nth > 1 {
-		return fmt.Sprintf("%d: %s (no. %d)", p.Number, p.Name, p.Nth)
+		return fmt.Sprintf("%s (no. %d)", p.Name, p.Nth)
 	}
-	return fmt.Sprintf("%d: %s", p.Number, p.Name)
+	return p.Name
 }
 
 func (p PointInfo) same(other PointInfo) bool { return p.Name == other.Name && p.Nth == other.Nth }
@@ -151,11 +153,12 @@ func (r *runner) count(ctx context.Context, key string) (counts, error) {
 	return all, nil
 }
 
-// countUntil counts until each system has want effects, or until a moment has passed, because a system may be slow.
+// countUntil counts until each system has want effects, or until a moment has passed, because a system may be slow, and a
+// connection to it may be from before its restart.
 func (r *runner) countUntil(ctx context.Context, key string, want int) (counts, error) {
 	for end := time.Now().Add(2 * time.Second); ; {
 		c, err := r.count(ctx, key)
-		if err != nil || !c.any(func(n int) bool { return n < want }) || time.Now().After(end) {
+		if err == nil && !c.any(func(n int) bool { return n < want }) || time.Now().After(end) {
 			return c, err
 		}
 		pause(ctx, 20*time.Millisecond)

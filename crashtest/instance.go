@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -165,6 +166,11 @@ func (in *instance) quiet(ctx context.Context, moment, longest time.Duration) {
 			return
 		}
 	}
+}
+
+// has reports whether there was such an event.
+func (in *instance) has(what string) bool {
+	return slices.ContainsFunc(in.all(), func(e timed) bool { return e.Is == what })
 }
 
 // all returns the events so far.

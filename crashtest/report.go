@@ -15,8 +15,13 @@ type Report struct {
 	Unstable []PointInfo // that some runs had, and in which no fault was tried
 	Cases    []*Case
 	Took     time.Duration
+}
 
-	budget time.Duration
+// tried reports whether a fault has happened at all, so that success means something.
+func (r *Report) tried() bool {
+	return slices.ContainsFunc(r.Cases, func(c *Case) bool {
+		return c.Fault != Repeated && c.Result != NotReached && c.Result != LeftOut
+	})
 }
 
 // Failures are the cases that failed, in the order of their points.

@@ -18,8 +18,11 @@ func Run(t testing.TB, s Subject) {
 	t.Helper()
 	report := Find(t, s)
 	t.Log(report.String())
-	if failed := report.Failures(); len(failed) > 0 {
+	switch failed := report.Failures(); {
+	case len(failed) > 0:
 		t.Errorf("%d of %d cases failed", len(failed), len(report.Cases))
+	case !report.tried() && os.Getenv(envCase) == "":
+		t.Errorf("no fault was tried")
 	}
 }
 
@@ -42,6 +45,9 @@ func find(tb testing.TB, s Subject) (*Report, error) {
 		serve(tb, s)
 	}
 	r := &runner{Subject: s.withDefaults(runtime.GOMAXPROCS(0)), tb: tb, only: os.Getenv(envCase)}
+	if r.only != "" { // it may be of a full run
+		r.Short, r.Faults = false, nil
+	}
 	ctx, cancel := context.WithCancelCause(tb.Context())
 	defer cancel(errTestEnded)
 	if s.Setup != nil {
@@ -68,14 +74,14 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	if r.Short {
 		runs = 2
 	}
-	if r.only != "" {
-		runs = 1
-	}
 	points, unstable, err := r.discover(ctx, runs)
 	if err != nil {
 		return nil, err
 	}
-	report := &Report{Test: r.tb.Name(), Points: points, Unstable: unstable, budget: r.Budget}
+	if r.only != "" { // it may be a point of some runs alone
+		points, unstable = append(points, unstable...), nil
+	}
+	report := &Report{Test: r.tb.Name(), Points: points, Unstable: unstable}
 	report.Cases = append(report.Cases, &Case{Fault: Repeated})
 	for _, p := range points {
 		for _, f := range r.at(p) {
@@ -85,7 +91,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	if r.only != "" {
 		report.Cases = slices.DeleteFunc(report.Cases, func(c *Case) bool { return c.id() != r.only })
 		if len(report.Cases) == 0 {
-			return nil, fmt.Errorf("there is no case %q at the points %v", r.only, points)
+			return nil, fmt.Errorf("there is no case %q, and the points are %v", r.only, points)
 		}
 	}
 	if c := report.Cases[0]; c.Fault == Repeated {
@@ -194,11 +200,21 @@ func (r *runner) end() {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// command runs one case again.
+// command runs one case again. It works in any folder, and for a module outside of a workspace too.
 func (r *Report) command(c *Case) string {
 	dir, err := os.Getwd()
 	if err != nil {
 		dir = "."
 	}
-	return fmt.Sprintf("%s='%s' go test -C %s -count=1 -v -run '%s' .", envCase, c.id(), dir, strings.ReplaceAll(patternOf(r.Test), "'", "."))
+	var b strings.Builder
+	for _, name := range []string{"GOWORK", "GOFLAGS"} {
+		if v := os.Getenv(name); v != "" {
+			fmt.Fprintf(&b, "%s=%s ", name, quote(v))
+		}
+	}
+	fmt.Fprintf(&b, "%s=%s go test -C %s -count=1 -v -run %s .", envCase, quote(c.id()), quote(dir), quote(patternOf(r.Test)))
+	return b.String()
 }
+
+// quote makes one word for a shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
