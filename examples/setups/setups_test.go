@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,7 +57,8 @@ func TestPrograms(t *testing.T) {
 		"joined":    {database, "exactly once in the transaction through every hazard"},
 		"joinedpgx": {database, "exactly once in the transaction through every hazard"},
 		"redis":     {redis, "anywhere else through repeats, an outage, a crash"},
-		"rows":      {database, "anywhere else through repeats, an outage, a crash"},
+		"rows": {func(t *testing.T) []string { return append(database(t), "BANK_URL="+startBank(t, false).URL) },
+			"anywhere else through repeats, an outage, a crash"},
 		"zookeeper": {func(t *testing.T) []string { return append(redis(t), "ZOOKEEPER="+testserver.StartZooKeeper(t).Addr()) },
 			"at a resource that checks the fence through every hazard"},
 	} {
@@ -62,17 +66,7 @@ func TestPrograms(t *testing.T) {
 			t.Parallel()
 			client, said := start(t, name, tt.env(t))
 			for _, replayed := range []string{"", "true"} {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://service/payments", strings.NewReader(`{"amount":1250}`))
-				if err != nil {
-					t.Fatal(err)
-				}
-				req.Header.Set("Idempotency-Key", "order-1001")
-				resp, err := client.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				body, _ := io.ReadAll(resp.Body)
-				_ = resp.Body.Close()
+				resp, body := pay(t, client)
 				if resp.StatusCode != http.StatusCreated || resp.Header.Get("Idempotent-Replayed") != replayed {
 					t.Errorf("the service answers %d %s, replayed %q, want 201, %q", resp.StatusCode, body, resp.Header.Get("Idempotent-Replayed"), replayed)
 				}
@@ -82,6 +76,77 @@ func TestPrograms(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The bank charges, and its answer is lost. The resolver finds the charge, so the client gets its answer at once.
+func TestRowsLookUpWhatTheBankDid(t *testing.T) {
+	t.Parallel()
+	bank := startBank(t, true)
+	client, said := start(t, "rows", []string{"DATABASE_URL=" + prepared(t), "BANK_URL=" + bank.URL})
+	for range 2 {
+		if resp, body := pay(t, client); resp.StatusCode != http.StatusCreated || body != `{"id":"ch_1","status":"succeeded"}` {
+			t.Fatalf("the service answers %d %s, want 201 and the charge\n%s", resp.StatusCode, body, said())
+		}
+	}
+	if n := bank.charges.Load(); n != 1 {
+		t.Errorf("the bank has charged %d times, want once", n)
+	}
+}
+
+// bank charges once for each reference.
+type bank struct {
+	*httptest.Server
+	charges atomic.Int64
+}
+
+// startBank starts a bank. It may lose its first answer.
+func startBank(t *testing.T, loses bool) *bank {
+	t.Helper()
+	b := &bank{}
+	var reference atomic.Value
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /charges", func(w http.ResponseWriter, r *http.Request) {
+		var order struct{ Reference string }
+		if err := json.NewDecoder(r.Body).Decode(&order); err != nil || r.Header.Get("Idempotency-Key") == "" {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		reference.Store(order.Reference)
+		if b.charges.Add(1) == 1 && loses {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = io.WriteString(w, `{"id":"ch_1"}`)
+	})
+	mux.HandleFunc("GET /charges/{reference}", func(w http.ResponseWriter, r *http.Request) {
+		if reference.Load() != r.PathValue("reference") {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_, _ = io.WriteString(w, `{"id":"ch_1"}`)
+	})
+	b.Server = httptest.NewServer(mux)
+	t.Cleanup(b.Close)
+	return b
+}
+
+// pay sends the same order with the same key.
+func pay(t *testing.T, client *http.Client) (resp *http.Response, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://service/payments", strings.NewReader(`{"amount":1250}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Idempotency-Key", "order-1001")
+	resp, err = client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp, string(text)
 }
 
 // start builds and starts a program, which listens on a Unix socket here. said stops it and returns what it has printed.
