@@ -41,14 +41,12 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 		reads := 0
 		store, locker := idemtest.NewFaultyStore(b.store), idemtest.NewFaultyLocker(b.locker)
 		store.Before("Get", idemtest.Every, func() error {
-			if reads++; reads == 2 { // it has seen the attempt, and is about to wait for it
-				defer close(end)
-			}
-			if reads > 2 {
+			if reads++; reads > 2 {
 				return errDown
 			}
 			return nil
 		})
+		locker.Before("Wait", 1, func() error { close(end); return nil }) // the second read has seen the attempt
 		locker.Before("TryAcquire", 1, func() error {
 			go func() {
 				defer close(done)
