@@ -7,8 +7,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -137,7 +139,18 @@ func TestAServiceThatPassesTheKeyOnPasses(t *testing.T) {
 	s := (&bank{honoursKeys: true}).with(func(ctx context.Context) { Point(ctx, "before the bank") })
 	s.Restart = map[string]func(context.Context) error{"bank": func(context.Context) error { return nil }}
 	s.Faults = AllFaults // also under -short
+	var others atomic.Int64
+	request := s.Request
+	s.Request = func(ctx context.Context, c Call) (Answer, error) {
+		if c.Other {
+			others.Add(1)
+		}
+		return request(ctx, c)
+	}
 	report := Find(t, s)
+	if n := others.Load(); n != 4 {
+		t.Errorf("%d requests had another body, want one at each of two processes, at two points", n)
+	}
 	if len(report.Points) != 2 || !report.Points[0].Mark || report.Points[1].Name != "POST bank/captures" {
 		t.Errorf("points %v, want a mark, and a call of the bank", report.Points)
 	}
@@ -156,22 +169,37 @@ func TestAServiceThatPassesTheKeyOnPasses(t *testing.T) {
 func TestASecondEffectIsFound(t *testing.T) {
 	t.Parallel()
 	s := (&bank{}).with(nothing)
-	s.Faults = []Fault{KilledBefore, KilledAfter, AnswerLost}
+	s.Faults = []Fault{KilledBefore, KilledAfter, AnswerLost, AnswerLate, ConnectionCut, Stopped, Duplicate}
 	report := Find(t, s)
 	var failed []Fault
 	for _, c := range report.Failures() {
 		failed = append(failed, c.Fault)
 	}
-	if fmt.Sprint(failed) != fmt.Sprint(s.Faults[1:]) {
-		t.Errorf("failed %v, want %v", failed, s.Faults[1:])
+	if want := []Fault{KilledAfter, AnswerLost, AnswerLate, Stopped, Duplicate}; !slices.Equal(failed, want) {
+		t.Errorf("failed %v, want %v", failed, want)
 	}
 	for _, want := range []string{
-		"1: POST bank/captures  once           2 EFFECTS     2 EFFECTS", "FAULT: killed after", "2 effects",
+		"1: POST bank/captures  once           2 EFFECTS     2 EFFECTS    2 EFFECTS    once            2 EFFECTS", "FAULT: killed after", "2 effects",
 		"CRASHTEST_CASE='killed after: POST bank/captures' go test -C ", "-run '^TestASecondEffectIsFound$'",
 	} {
 		if !strings.Contains(report.String(), want) {
 			t.Errorf("the report has no %q:\n%s", want, report)
 		}
+	}
+}
+
+func TestASecondEffectElsewhereIsFound(t *testing.T) {
+	t.Parallel()
+	b := &bank{}
+	s := b.with(nothing)
+	s.Faults = []Fault{KilledAfter}
+	s.OtherEffects = map[string]func(context.Context, string) (int, error){"bank": b.count}
+	s.Effects = func(ctx context.Context, key string) (int, error) {
+		n, err := b.count(ctx, key)
+		return min(n, 1), err
+	}
+	if failed := Find(t, s).Failures(); len(failed) != 1 || failed[0].Cell != "2 AT bank" {
+		t.Errorf("failures %v, want two effects at the bank", failed)
 	}
 }
 

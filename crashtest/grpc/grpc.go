@@ -3,12 +3,16 @@ package crashgrpc
 
 import (
 	"context"
+	"math"
+	"net/http"
+	"strconv"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/idemkeeper/idemkeeper/crashtest"
 )
@@ -58,7 +62,8 @@ func asStatus(ctx context.Context, err error, itsOwn bool) error {
 }
 
 // Answer turns the result of a call into an answer, for [crashtest.Subject.Request]. OK is a success. CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, ABORTED, INTERNAL, UNAVAILABLE, DATA_LOSS and
-// RESOURCE_EXHAUSTED ask for another try. The detail ErrorInfo with the reason OUTCOME_UNKNOWN is in doubt. Anything else is a refusal.
+// RESOURCE_EXHAUSTED ask for another try. The detail ErrorInfo with the reason OUTCOME_UNKNOWN is in doubt, for now if there is a RetryInfo. Anything else is
+// a refusal.
 func Answer(reply proto.Message, err error) (crashtest.Answer, error) {
 	if err == nil {
 		body, err := protojson.Marshal(reply)
@@ -71,8 +76,13 @@ func Answer(reply proto.Message, err error) (crashtest.Answer, error) {
 		a.Outcome = crashtest.Again
 	}
 	for _, d := range s.Details() {
-		if info, ok := d.(interface{ GetReason() string }); ok && info.GetReason() == "OUTCOME_UNKNOWN" {
-			a.Outcome = crashtest.InDoubt
+		switch d := d.(type) {
+		case interface{ GetReason() string }:
+			if d.GetReason() == "OUTCOME_UNKNOWN" {
+				a.Outcome = crashtest.InDoubt
+			}
+		case interface{ GetRetryDelay() *durationpb.Duration }:
+			a.Header = http.Header{"Retry-After": {strconv.Itoa(int(math.Ceil(d.GetRetryDelay().AsDuration().Seconds())))}}
 		}
 	}
 	return a, nil

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/idemkeeper/idemkeeper/crashtest"
 )
@@ -115,5 +117,12 @@ func TestStatusSaysTheOutcome(t *testing.T) {
 		if a, err := Answer(&healthpb.HealthCheckResponse{}, c.err); err != nil || a.Outcome != c.want {
 			t.Errorf("%v: %v, %v, want %v", c.err, a.Outcome, err, c.want)
 		}
+	}
+	later, err := status.New(codes.Aborted, "unknown").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(1500 * time.Millisecond)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, _ := Answer(nil, later.Err()); a.Header.Get("Retry-After") != "2" {
+		t.Errorf("RetryInfo of 1.5 s: %v, want Retry-After 2", a.Header)
 	}
 }

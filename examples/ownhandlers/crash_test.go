@@ -24,8 +24,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
-// envFull has the right subjects run with all faults, as make crashtest does.
-const envFull = "IDEMKEEPER_CRASHTEST"
+// full reports whether to run all faults, as make crashtest does. A run of one case may have any.
+func full() bool { return os.Getenv("IDEMKEEPER_CRASHTEST") != "" || os.Getenv("CRASHTEST_CASE") != "" }
 
 // part is what a handler is made of, in a process of the service.
 type part struct {
@@ -84,11 +84,19 @@ func (s *system) count(_ context.Context, order string) (int, error) {
 // subject is a service with one handler, on a PostgreSQL and perhaps another system.
 func subject(handler func(part) (gin.HandlerFunc, error), other *system) crashtest.Subject {
 	var ledger *sql.DB
+	restart := map[string]func(context.Context) error{}
 	s := crashtest.Subject{
+		Restart: restart,
 		Setup: func(tb testing.TB) map[string]string {
-			settings := map[string]string{}
-			ledger, settings["database"] = ownhandlers.Database(tb)
-			settings["redis"] = testserver.SharedRedis(tb)
+			settings := map[string]string{"redis": testserver.SharedRedis(tb)}
+			server := ""
+			if full() {
+				own := testserver.StartPostgres(tb)
+				server, restart["PostgreSQL"] = own.URL(), func(context.Context) error { own.Restart(); return nil }
+			} else {
+				server = testserver.SharedPostgres(tb)
+			}
+			ledger, settings["database"] = ownhandlers.Database(tb, server)
 			if other != nil {
 				other.done = map[string]int{}
 				server := httptest.NewServer(other)
@@ -131,7 +139,7 @@ func subject(handler func(part) (gin.HandlerFunc, error), other *system) crashte
 			err = ledger.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM payments WHERE key = $1) + (SELECT count(*) FROM orders WHERE key = $1)", key).Scan(&n)
 			return n, err
 		},
-		Short: os.Getenv(envFull) != "full",
+		Short: !full(),
 	}
 	if other != nil {
 		s.OtherEffects = map[string]func(context.Context, string) (int, error){other.name: other.count}
@@ -217,7 +225,7 @@ func TestBrokenHandlersAreFound(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := subject(c.handler, c.other)
 			s.Faults = []crashtest.Fault{c.fault}
-			if os.Getenv(envFull) == "full" {
+			if full() {
 				s.Faults = nil
 			}
 			report := crashtest.Find(t, s)

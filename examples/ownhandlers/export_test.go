@@ -1,4 +1,4 @@
 package ownhandlers
 
 // Database is for the tests outside of the package.
-var Database = setupNamed
+var Database = setupOn

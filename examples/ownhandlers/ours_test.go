@@ -18,6 +18,7 @@ import (
 	idemsql "github.com/idemkeeper/idemkeeper/engine/sql"
 	"github.com/idemkeeper/idemkeeper/examples/ownhandlers"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -131,7 +132,7 @@ func TestOthersWaitBehindDuplicates(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			db, _ := ownhandlers.Database(t)
+			db, _ := ownhandlers.Database(t, testserver.SharedPostgres(t))
 			db.SetMaxOpenConns(pool)
 			running, goOn := make(chan struct{}), make(chan struct{})
 			handle, err := c.make(db, func(ctx context.Context, tx *sql.Tx, body []byte) (ownhandlers.Answer, error) {

@@ -33,14 +33,14 @@ var databases atomic.Int64
 // setup makes a database with the table of keys, and one of payments.
 func setup(t testing.TB) *sql.DB {
 	t.Helper()
-	db, _ := setupNamed(t)
+	db, _ := setupOn(t, testserver.SharedPostgres(t))
 	return db
 }
 
-// setupNamed is setup, and returns the URL of the database too.
-func setupNamed(t testing.TB) (*sql.DB, string) {
+// setupOn is setup on a server, and returns the URL of the database too.
+func setupOn(t testing.TB, server string) (*sql.DB, string) {
 	t.Helper()
-	u, err := url.Parse(testserver.SharedPostgres(t))
+	u, err := url.Parse(server)
 	if err != nil {
 		t.Fatal(err)
 	}

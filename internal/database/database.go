@@ -65,7 +65,7 @@ type Options struct {
 	// of TLS, every connection is secured and the server's certificate has to be for the host in
 	// the URL. Options of the URL go first.
 	TLS tlsfiles.Files
-	// PGX and Connector change what connects to PostgreSQL, and to the others. Tests watch and break connections with them.
+	// PGX and Connector change what connects to PostgreSQL, and what writes to the others. Tests watch and break connections with them.
 	PGX       func(*pgx.ConnConfig)
 	Connector func(sqldriver.Connector) sqldriver.Connector
 }
@@ -258,6 +258,18 @@ func pooled(db *sql.DB, d dialect.Dialect, name string, o Options) *DB {
 	return &DB{Write: db, Read: db, Dialect: d, Name: name}
 }
 
+// fileConnector opens a file of SQLite.
+type fileConnector struct {
+	dsn string
+	of  sqldriver.Driver
+}
+
+// Connect implements sqldriver.Connector.
+func (c fileConnector) Connect(context.Context) (sqldriver.Conn, error) { return c.of.Open(c.dsn) }
+
+// Driver implements sqldriver.Connector.
+func (c fileConnector) Driver() sqldriver.Driver { return c.of }
+
 func openSQLite(name string, o Options) (*DB, error) {
 	_, file, _ := strings.Cut(name, ":")
 	if file == "" {
@@ -269,15 +281,16 @@ func openSQLite(name string, o Options) (*DB, error) {
 		}
 	}
 	forWriting, forReading := sqlstore.SQLiteDSN(file)
-	write, err := sqlstore.OpenStrict("sqlite", forWriting)
+	read, err := sql.Open("sqlite", forReading)
 	if err != nil {
 		return nil, fmt.Errorf("database: SQLite: %w", err)
 	}
-	write.SetMaxOpenConns(1)
-	read, err := sql.Open("sqlite", forReading)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("database: SQLite: %w", err), write.Close())
+	var connector sqldriver.Connector = fileConnector{forWriting, read.Driver()}
+	if o.Connector != nil {
+		connector = o.Connector(connector)
 	}
+	write := sql.OpenDB(sqlstore.Strict(connector))
+	write.SetMaxOpenConns(1)
 	read.SetMaxOpenConns(readers)
 	read.SetMaxIdleConns(readers)
 	return &DB{Write: write, Read: read, Dialect: dialect.SQLite, Name: "sqlite:" + file}, nil
