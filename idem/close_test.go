@@ -141,7 +141,7 @@ func TestNothingStartsAfterClose(t *testing.T) {
 	for _, step := range []string{"Get", "TryAcquire", "Begin"} {
 		for open, failOpen := range map[string]bool{"": false, ", fails open": true} {
 			t.Run(step+open, func(t *testing.T) {
-				b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = failOpen }})
+				b := setup(t, parts{opts: unhurried, policy: func(p *idem.Policy) { p.FailOpen = failOpen }})
 				faults := b.faults.Faults
 				if step == "TryAcquire" {
 					faults = b.locks.Faults

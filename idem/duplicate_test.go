@@ -71,7 +71,7 @@ func TestDuplicateElsewhere(t *testing.T) {
 		b.wantRefusal("k", "a", idem.CodeKeyReused)
 	})
 	t.Run("mismatch with one that begins meanwhile", func(t *testing.T) {
-		b := setup(t, parts{})
+		b := setup(t, parts{opts: unhurried})
 		slow := b.locks.Slow("TryAcquire", 1)
 		done := make(chan error)
 		go func() {
@@ -151,7 +151,7 @@ func TestDuplicateElsewhereWhileServicesFail(t *testing.T) {
 // TestMismatchIsNotToldBeforeBegin: a request on its way to Begin proves nothing
 // about another one with its key, which may be the one that the record is for.
 func TestMismatchIsNotToldBeforeBegin(t *testing.T) {
-	b := setup(t, parts{})
+	b := setup(t, parts{opts: unhurried})
 	slow := b.faults.Slow("Begin", 1)
 	done := make(chan error)
 	go func() {
@@ -170,7 +170,7 @@ func TestMismatchIsNotToldBeforeBegin(t *testing.T) {
 
 // TestOtherRequestBeginsFirst: it comes second, and overtakes the first one.
 func TestOtherRequestBeginsFirst(t *testing.T) {
-	b := setup(t, parts{})
+	b := setup(t, parts{opts: unhurried})
 	slow := b.locks.Slow("TryAcquire", 1)
 	done := make(chan error)
 	go func() {

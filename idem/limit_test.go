@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,7 +84,7 @@ func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
 // While the first request with a key begins, it is not known yet whether another
 // body with it is a mismatch. It is told to wait for the key, not for its scope.
 func TestRequestThatDiffersFromOneThatBeginsIsNotLimited(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}})
+	b := setup(t, parts{opts: append(slices.Clone(unhurried), idem.WithMaxOpenExecutionsPerScope(1))})
 	slow := b.faults.Slow("Begin", 1)
 	done := make(chan error, 1)
 	go func() {

@@ -45,6 +45,9 @@ type bundle struct {
 	events []telemetry.Event
 }
 
+// unhurried are the options of tests that hold a call back, for which a busy machine may take longer than the usual time-outs.
+var unhurried = []idem.Option{idem.WithStoreTimeout(patience), idem.WithLockTimeout(patience)}
+
 // parts is what differs from the defaults.
 type parts struct {
 	opts   []idem.Option

@@ -228,7 +228,7 @@ func TestUnansweredBegin(t *testing.T) {
 }
 
 func TestLeaseLostDuringBeginRunsNothing(t *testing.T) {
-	b := setup(t, parts{})
+	b := setup(t, parts{opts: unhurried})
 	slow := b.faults.Slow("Begin", 1)
 	done := make(chan error)
 	go func() {

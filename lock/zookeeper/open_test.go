@@ -74,9 +74,7 @@ func TestOpenFailsInTime(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			cfg := sharedConfig(t)
-			if tt.down {
-				cfg.OpenTimeout = 1500 * time.Millisecond
-			}
+			cfg.OpenTimeout = 5 * time.Second
 			tt.cfg(t, &cfg)
 			began := time.Now()
 			c, err := Open(bounded(t), cfg)
