@@ -2,29 +2,25 @@ package sqlstore_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// partitioning returns the statements in docs/sql.md that partition the table of records.
+// partitioning returns the statements in deploy/partitions, to which docs/sql.md leads.
 func partitioning(t *testing.T, b backend) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/sql.md")
-	must(t, err)
-	_, section, _ := strings.Cut(string(page), "### Partitions\n")
-	for block := range strings.SplitSeq(section, "```sql\n") {
-		if text, _, _ := strings.Cut(block, "```"); strings.HasPrefix(text, "-- "+string(b.dialect)) {
-			return text
-		}
+	file := "mysql.sql"
+	if b.dialect == dialect.PostgreSQL {
+		file = "postgres.sql"
 	}
-	t.Fatal("docs/sql.md has no statements for partitions")
-	return ""
+	text, err := os.ReadFile("../../deploy/partitions/" + file)
+	must(t, err)
+	return string(text)
 }
 
-// partition partitions the table of records, as the page says.
+// partition partitions the table of records.
 func partition(t *testing.T, b backend, p pools) {
 	t.Helper()
 	conn, err := p.write.Conn(t.Context())
