@@ -2,10 +2,15 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/database/scratch"
 	"github.com/idemkeeper/idemkeeper/internal/test/documents"
+	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
 // Every command of idemctl in a document has the commands, flags and arguments of this build. In a
@@ -50,6 +55,64 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 	if checked < 20 {
 		t.Errorf("only %d commands were found", checked)
 	}
+}
+
+// Every command of idemctl in a block of a document runs on servers of the test, with their addresses in its environment.
+func TestCommandsInDocumentsRun(t *testing.T) {
+	t.Parallel()
+	pages, err := documents.Pages("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pages {
+		for _, b := range p.Blocks() {
+			commands, err := documents.Commands(b.Code)
+			if b.Language != "sh" || b.From != "" || err != nil { // TestCommandsInDocumentsExist tells of an error
+				continue
+			}
+			for _, c := range commands {
+				if c.Words[0] != "idemctl" {
+					continue
+				}
+				t.Run(p.Path+" "+strings.Join(c.Words[1:], " "), func(t *testing.T) {
+					t.Parallel()
+					env, args := onServers(t, c.Words[1:])
+					if got := idemctl(t, env, args...); got.code != 0 {
+						t.Errorf("idemctl %q = %+v, want exit code 0", args, got)
+					}
+				})
+			}
+		}
+	}
+}
+
+// onServers returns the environment of a command, and its arguments with what the test has in place of placeholders.
+func onServers(t *testing.T, words []string) (env map[string]string, args []string) {
+	t.Helper()
+	args = slices.Clone(words)
+	switch {
+	case slices.Contains(args, "--from"): // asks no database
+	case slices.Contains(args, "migrate"):
+		env = map[string]string{"IDEMCTL_DATABASE": scratch.Empty(t, testserver.SharedPostgres(t))}
+	case args[0] == "lock":
+		env = ensembleEnv(t, "")
+		args[len(args)-1] = "true" // in place of the program of the reader
+	case args[0] == "record":
+		store, server := openStore(t)
+		settle(t, store, "k", driver.StateUnknown, nil)
+		env = ensembleEnv(t, server.URL())
+		for i, word := range args {
+			switch word {
+			case "5f6c…":
+				args[i] = idem.NewKeyID("m", "k").String()
+			case "answer.json":
+				args[i] = answerFile(t, paid)
+			}
+		}
+	default:
+		env = ensembleEnv(t, testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes")).URL())
+	}
+	return env, args
 }
 
 // accepts says what is wrong with a command line, without running it.

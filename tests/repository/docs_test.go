@@ -105,8 +105,7 @@ func indent(code string, depth int) string {
 }
 
 // Every command in a document exists as it is written: targets and variables of make, packages and
-// tests of go, flags of the sample, files given to other programs. The tests of cmd/idemctl look
-// at the commands of idemctl, and TestCurlLinesAnswerAsTheySay runs those of curl.
+// tests of go, flags of the sample, files given to other programs. TestCommandsAreRun wants a test that runs it.
 func TestCommandsExist(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile("../../Makefile")

@@ -15,9 +15,9 @@ var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)`")
 // testFunction finds tests in a Go file.
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)\(`)
 
-// Every test that a document names exists. So a threat or a bug does not lose its test unnoticed.
-func TestDocumentsNameTestsThatExist(t *testing.T) {
-	t.Parallel()
+// testNames are the tests of the repository.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
 	exists := map[string]bool{}
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Name() == ".matrix" {
@@ -35,6 +35,13 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return exists
+}
+
+// Every test that a document names exists. So a threat or a bug does not lose its test unnoticed.
+func TestDocumentsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	exists := testNames(t)
 	for document, least := range map[string]int{"security.md": 50, "testing.md": 40, "around.md": 10} {
 		text, err := os.ReadFile("../../docs/" + document)
 		if err != nil {
