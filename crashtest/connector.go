@@ -103,6 +103,9 @@ func call[T any](ctx context.Context, c *conn, name string, send func() (T, erro
 		return none, err
 	}
 	if p.After(ctx, err) {
+		if open, ok := any(result).(io.Closer); ok && err == nil { // with open rows, SQLite keeps the connection and its locks
+			_ = open.Close()
+		}
 		c.cut()
 		return none, cmpErr(ctx.Err(), errConnection)
 	}
@@ -250,10 +253,11 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 }
 
 func (s *stmt) Close() error {
+	err := s.Stmt.Close() // also on a broken connection, for the same reason as rows
 	if s.conn.broken {
 		return nil
 	}
-	return s.Stmt.Close()
+	return err
 }
 
 // CheckNamedValue asks the statement, and then the connection.

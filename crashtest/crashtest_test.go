@@ -20,6 +20,7 @@ type bank struct {
 	honoursKeys bool // so a service need not note anything
 	forgetful   bool // the service notes nothing either
 	locks       bool // the second capture of a key waits for ever
+	ignored     bool // the service takes an error for a success
 	refuses     func(start int) bool
 
 	mu       sync.Mutex
@@ -92,6 +93,9 @@ func (b *bank) with(before func(ctx context.Context)) Subject {
 						panic(err)
 					}
 					res, err := client.Do(req)
+					if err != nil && b.ignored {
+						return http.StatusOK
+					}
 					if err != nil {
 						return http.StatusBadGateway
 					}
@@ -200,6 +204,15 @@ func TestASecondEffectElsewhereIsFound(t *testing.T) {
 	}
 	if failed := Find(t, s).Failures(); len(failed) != 1 || failed[0].Cell != "2 AT bank" {
 		t.Errorf("failures %v, want two effects at the bank", failed)
+	}
+}
+
+func TestAnErrorThatIsIgnoredIsFound(t *testing.T) {
+	t.Parallel()
+	s := (&bank{ignored: true}).with(nothing)
+	s.Faults = []Fault{KilledBefore, ConnectionCut}
+	if failed := Find(t, s).Failures(); len(failed) != 1 || failed[0].Fault != ConnectionCut || failed[0].Cell != "untrue" {
+		t.Errorf("failures %v, want a success without an effect after a connection was cut", failed)
 	}
 }
 
