@@ -27,14 +27,14 @@ type Subject struct {
 	// OtherEffects count at other systems, such as a bank, by their names. They have to fit the answer as Effects do.
 	OtherEffects map[string]func(ctx context.Context, key string) (int, error)
 
-	// Restart has a function for each server that the kit may restart. It returns when the server answers again.
+	// Restart has a function for each server that the kit may restart. It returns when the server answers again. Its error fails the case.
 	Restart map[string]func(ctx context.Context) error
 
 	// Lease, Session and ClientTimeout are for the service and its client, so that a test needs no minutes. The
 	// default is 2 s for the first two and 1 s for the last. Serve reads them from its Env.
 	Lease, Session, ClientTimeout time.Duration
 
-	// Budget is how long a client repeats a request without a final answer, 20 s by default.
+	// Budget is how long a client repeats a request without a final answer, 20 s by default. It begins when a restarted server is back.
 	Budget time.Duration
 
 	// OneInstance says that two processes of the service cannot run at once. Cases then run one after the other.
@@ -46,7 +46,8 @@ type Subject struct {
 	// Faults limits the faults. By default there are all of them.
 	Faults []Fault
 
-	// Parallel is how many cases run at once. The default is three for each processor, because most cases wait.
+	// Parallel is how many cases run at once. The default is three for each processor, because most cases wait. Different keys
+	// should change different rows, so that cases do not wait for each other.
 	Parallel int
 }
 
