@@ -112,6 +112,12 @@ func (c *core) settleAs(ctx context.Context, r *request, by owner, rec *driver.R
 	case notApplied:
 		s.State, s.Response, s.Repair = driver.StateReleased, nil, nil
 	}
+	if d.ByPerson() {
+		var err error
+		if s.ID, err = driver.DecisionID(r.id, &s); err != nil {
+			return driver.SettleResult{Record: *rec}, err
+		}
+	}
 	if err := by.Err(); err != nil {
 		return driver.SettleResult{Record: *rec}, refuse(CodeOwnershipLost, err)
 	}

@@ -22,6 +22,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(ranAsIdemctl) != "" {
+		main()
+	}
 	testserver.ParallelTests(4) // most of them wait for a server
 	goleak.VerifyTestMain(testserver.M{M: m})
 }

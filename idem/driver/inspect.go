@@ -4,6 +4,8 @@ import (
 	"context"
 	"strconv"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/internal/digest"
 )
 
 // Holder is the owner of a lock, as the lock service knows it. The zero value is an owner
@@ -39,7 +41,25 @@ type Decided struct {
 	At      time.Time // by the clock of the store
 	Attempt uint32    // its number
 	State   State     // what the attempt became
+	ID      Nonce     // of its settlement
 	Decision
+}
+
+// DecisionID names a settlement by a person after what it says. Two settlements of an attempt have
+// the same ID if they have the same state and response. So a program that has died can find out
+// whether a decision of its own took effect, even if the key has run again since.
+func DecisionID(id KeyID, s *Settlement) (n Nonce, err error) {
+	var response []byte
+	if s.Response != nil && s.State != StateReleased {
+		if response, err = s.Response.AppendBinary(nil); err != nil {
+			return n, err
+		}
+	}
+	a := &s.Attempt
+	sum := digest.Of("idemkeeper decision 1", string(id[:]), a.Fence.Domain, strconv.FormatUint(a.Fence.Token, 10),
+		strconv.FormatUint(uint64(a.Number), 10), string(a.Nonce[:]), s.State.String(), string(response))
+	copy(n[:], sum[:])
+	return n, nil
 }
 
 // StoreInspector is a [Store] that tells operators more than the protocol needs. It is safe for

@@ -31,17 +31,19 @@ var storeInspectTests = []storeTest{
 			return
 		}
 		want := []driver.Decision{{By: "ada", Reason: "first"}, {By: "resolver"}, {By: "bob", Reason: "third"}}
+		var ids []driver.Nonce
 		for _, d := range want {
 			attempt, _ := b.start(driver.ClientKey)
 			s := settlement(attempt, driver.StateReleased)
 			s.ID, s.Decision = driver.NewNonce(), d
+			ids = append(ids, s.ID)
 			if res, err := b.s.Settle(b.ctx, b.id, s); err != nil || !res.Settled {
 				b.Fatalf("Settle() by %s = %+v, %v, want it settled", d.By, res, err)
 			}
 		}
 		got, err := in.Decisions(b.ctx, b.id)
 		if err != nil || len(got) != 2 || got[0].Decision != want[2] || got[1].Decision != want[0] ||
-			got[0].Attempt != 3 || got[1].Attempt != 1 || got[1].State != driver.StateReleased || got[0].At.Before(got[1].At) {
+			got[0].ID != ids[2] || got[1].ID != ids[0] || got[0].Attempt != 3 || got[1].Attempt != 1 || got[1].State != driver.StateReleased || got[0].At.Before(got[1].At) {
 			b.Errorf("Decisions() = %+v, %v, want those of bob and ada", got, err)
 		}
 		if got, err := in.Decisions(b.ctx, randomKeyID()); err != nil || len(got) != 0 {

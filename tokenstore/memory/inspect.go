@@ -24,7 +24,7 @@ func (s *Store) keep(id driver.KeyID, st *driver.Settlement, now time.Time) {
 	if len(s.decisions) == keptDecisions {
 		s.decisions = slices.Delete(s.decisions, 0, 1)
 	}
-	s.decisions = append(s.decisions, decided{id, driver.Decided{At: now, Attempt: st.Attempt.Number, State: st.State, Decision: st.Decision}})
+	s.decisions = append(s.decisions, decided{id, driver.Decided{At: now, Attempt: st.Attempt.Number, State: st.State, ID: st.ID, Decision: st.Decision}})
 }
 
 // Clock returns the time of the store. The error is ctx.Err() or nil.

@@ -49,7 +49,7 @@ func decodeDecided(e string) (id driver.KeyID, d driver.Decided, err error) {
 	f := fields(e)
 	version := f.number(1)
 	d.State, d.At, d.Attempt = driver.State(f.number(1)), f.time(), uint32(f.number(4))
-	f.text(16)
+	copy(d.ID[:], f.text(len(d.ID)))
 	id, ok := parseID(f.text(64))
 	by := int(f.number(1))
 	switch {

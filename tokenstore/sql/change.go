@@ -75,7 +75,7 @@ func newStatements(n names) statements {
 		// own is later, although the clock may stand still or step back.
 		decide: n.sql("INSERT INTO {decisions} (k, settlement, attempt, state, decided_by, decided_reason, decided) VALUES (?, ?, ?, ?, ?, ?, " +
 			"(SELECT CASE WHEN {clock} > last THEN {clock} ELSE last + 1 END FROM (SELECT coalesce(max(decided), 0) AS last FROM {decisions} WHERE k = ?) AS d)) {once}"),
-		decisions: n.sql("SELECT decided, attempt, state, decided_by, decided_reason FROM {decisions}" +
+		decisions: n.sql("SELECT decided, attempt, state, settlement, decided_by, decided_reason FROM {decisions}" +
 			" WHERE k = ? ORDER BY decided DESC"),
 		keys: n.sql("SELECT k FROM {records} WHERE k > ? ORDER BY k LIMIT ?"),
 	}

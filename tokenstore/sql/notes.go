@@ -139,12 +139,13 @@ func (s *Store) Decisions(ctx context.Context, id driver.KeyID) (list []driver.D
 	for rows.Next() {
 		var d driver.Decided
 		var at, attempt, state int64
-		var by, reason []byte
-		if err := rows.Scan(&at, &attempt, &state, &by, &reason); err != nil {
+		var settlement, by, reason []byte
+		if err := rows.Scan(&at, &attempt, &state, &settlement, &by, &reason); err != nil {
 			return nil, s.failed("decisions", err)
 		}
 		d.At, d.Attempt, d.State = timeOf(at), uint32(attempt), driver.State(state)
 		d.By, d.Reason = string(by), string(reason)
+		copy(d.ID[:], settlement)
 		list = append(list, d)
 	}
 	return list, s.failed("decisions", rows.Err())

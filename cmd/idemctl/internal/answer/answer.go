@@ -15,8 +15,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 )
 
-// maxAnswer bounds FILE, in bytes.
-const maxAnswer = 16 << 20
+// MaxBytes bounds FILE.
+const MaxBytes = 16 << 20
 
 // Answer is the response in FILE, of either transport.
 type Answer struct {
@@ -38,18 +38,23 @@ func Read(file string, in *cli.Streams) (*Answer, error) {
 		defer func() { _ = f.Close() }()
 		in = &cli.Streams{In: f}
 	}
-	data, err := in.ReadAll(maxAnswer)
-	if err == nil && len(data) > maxAnswer {
-		err = fmt.Errorf("more than %d bytes", maxAnswer)
-	}
+	data, err := in.ReadAll(MaxBytes)
 	var ans *Answer
 	if err == nil {
-		ans, err = parse(data)
+		ans, err = Parse(data)
 	}
 	if err != nil {
 		return nil, cli.UsageError{Err: fmt.Errorf("--applied: %w", err)}
 	}
 	return ans, nil
+}
+
+// Parse reads the text of FILE.
+func Parse(data []byte) (*Answer, error) {
+	if len(data) > MaxBytes {
+		return nil, fmt.Errorf("more than %d bytes", MaxBytes)
+	}
+	return parse(data)
 }
 
 // parse reads one JSON object. It refuses unknown and repeated names, because

@@ -64,15 +64,49 @@ func (c *decisions) lockerFor(ctx context.Context, b *servers.Backends, id drive
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	place, why := c.placeOf(b, domains.Of(id), domain, retired, v)
+	if why != nil {
+		return nil, nil, why, nil
+	}
+	l, end, err = c.open(ctx, b, place, v)
+	return l, end, nil, err
+}
+
+// lockPlace is a kind of server that has locks.
+type lockPlace uint8
+
+const (
+	inDatabase lockPlace = iota + 1
+	inZooKeeper
+	inRedis
+)
+
+// placeOf says where to take the lock of a key, or why that is not possible. redis is the domain of
+// the key's lock in Redis.
+func (c *decisions) placeOf(b *servers.Backends, redis, domain string, retired bool, v *verdict) (lockPlace, error) {
 	if b.SQLLocks.Has(domain) {
+		return inDatabase, nil
+	}
+	ofRedis := b.Redis != nil && redis == domain
+	if b.ZooKeeper != nil && !ofRedis && (retired || b.ZooKeeper.Domain() == domain) {
+		return inZooKeeper, nil
+	}
+	if ofRedis || retired && v.noZooKeeper && b.Redis != nil {
+		return inRedis, nil
+	}
+	return 0, c.whyNoLock(b, domain, retired)
+}
+
+// open returns the locker of a place.
+func (c *decisions) open(ctx context.Context, b *servers.Backends, place lockPlace, v *verdict) (l driver.Locker, end func(), err error) {
+	switch place {
+	case inDatabase:
 		locker, err := b.SQLLocks.Open(ctx)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
-		return locker, closing(ctx, locker), nil, nil
-	}
-	inRedis := b.Redis != nil && domains.Of(id) == domain
-	if b.ZooKeeper != nil && !inRedis && (retired || b.ZooKeeper.Domain() == domain) {
+		return locker, closing(ctx, locker), nil
+	case inZooKeeper:
 		var opts []zookeeper.LockerOption
 		if v.marking {
 			opts = append(opts, zookeeper.WithDurableMarkers())
@@ -81,18 +115,15 @@ func (c *decisions) lockerFor(ctx context.Context, b *servers.Backends, id drive
 		ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 		defer cancel()
 		if err := locker.Ping(ctx); err != nil {
-			return nil, nil, fmt.Errorf("ZooKeeper does not answer: %w", err), nil
+			return nil, nil, fmt.Errorf("ZooKeeper does not answer: %w", err)
 		}
-		return locker, func() {}, nil, nil
+		return locker, func() {}, nil
 	}
-	if inRedis || retired && v.noZooKeeper && b.Redis != nil {
-		locker, err := redislock.New(ctx, b.Redis, redislock.WithPrefix(c.servers.Redis.Prefix))
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		return locker, closing(ctx, locker), nil, nil
+	locker, err := redislock.New(ctx, b.Redis, redislock.WithPrefix(c.servers.Redis.Prefix))
+	if err != nil {
+		return nil, nil, err
 	}
-	return nil, nil, c.whyNoLock(b, domain, retired), nil
+	return locker, closing(ctx, locker), nil
 }
 
 // closing returns the end of a locker.
@@ -123,17 +154,26 @@ func (c *decisions) whyNoLock(b *servers.Backends, domain string, retired bool) 
 		domainOfLocks, name, b.ZooKeeper.Domain(), b.Place(), retireHint)
 }
 
-// decideUnderLock has the engine take the lock and settle the attempt.
-func decideUnderLock(ctx context.Context, store driver.Store, locker driver.Locker, id driver.KeyID, attempt driver.Attempt, response *idem.Response, v *verdict) (driver.Record, error) {
-	engine, err := idem.New(locker, store, idem.WithStoreTimeout(storeTimeout), idem.WithLockTimeout(lockTimeout))
+// newEngine returns an engine that waits as long as a person does, and its end.
+func newEngine(ctx context.Context, store driver.Store, locker driver.Locker) (engine *idem.Engine, end func(), err error) {
+	engine, err = idem.New(locker, store, idem.WithStoreTimeout(storeTimeout), idem.WithLockTimeout(lockTimeout))
 	if err != nil {
-		return driver.Record{}, err
+		return nil, nil, err
 	}
-	defer func() {
+	return engine, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), servers.CloseTimeout)
 		defer cancel()
 		_ = engine.Close(ctx)
-	}()
+	}, nil
+}
+
+// decideUnderLock has the engine take the lock and settle the attempt.
+func decideUnderLock(ctx context.Context, store driver.Store, locker driver.Locker, id driver.KeyID, attempt driver.Attempt, response *idem.Response, v *verdict) (driver.Record, error) {
+	engine, end, err := newEngine(ctx, store, locker)
+	if err != nil {
+		return driver.Record{}, err
+	}
+	defer end()
 	policy, err := idem.Policy{AllowGlobalKeys: true, ResultTTL: v.resultTTL, KeyTTL: v.keyTTL}.WithDefaults()
 	if err != nil {
 		return driver.Record{}, cli.UsageError{Err: err}
@@ -167,12 +207,7 @@ func (v *verdict) stands(rec *driver.Record) bool {
 
 // decideWithoutLock settles an unknown outcome by compare-and-set alone.
 func decideWithoutLock(ctx context.Context, store driver.Store, id driver.KeyID, rec *driver.Record, response *idem.Response, v *verdict) (driver.Record, error) {
-	s := driver.Settlement{Attempt: rec.Attempt, ID: driver.NewNonce(), State: driver.StateReleased,
-		ResultTTL: v.resultTTL, KeyTTL: max(v.keyTTL, v.resultTTL), Decision: v.decision}
-	if response != nil {
-		s.State, s.Response = driver.StateCompleted, (*driver.Response)(response)
-	}
-	got, err := store.Settle(ctx, id, s)
+	got, err := settleWithoutLock(ctx, store, id, rec.Attempt, response, v.decision, v.resultTTL, v.keyTTL)
 	switch {
 	case errors.Is(err, driver.ErrResponseInvalid):
 		return got.Record, cli.UsageError{Err: fmt.Errorf("--applied: %w", err)}
@@ -180,8 +215,20 @@ func decideWithoutLock(ctx context.Context, store driver.Store, id driver.KeyID,
 		return got.Record, err
 	case !got.Settled && got.Record.State == driver.StateNone:
 		return got.Record, noRecord(id)
-	case !got.Settled:
+	case !got.Settled, !v.stands(&got.Record): // another person may have said the same
 		return got.Record, notOpen(id, &got.Record, rec.Attempt.Number)
 	}
 	return got.Record, nil
+}
+
+// settleWithoutLock settles an attempt by compare-and-set alone.
+func settleWithoutLock(ctx context.Context, store driver.Store, id driver.KeyID, attempt driver.Attempt, response *idem.Response, d driver.Decision, resultTTL, keyTTL time.Duration) (res driver.SettleResult, err error) {
+	s := driver.Settlement{Attempt: attempt, State: driver.StateReleased, ResultTTL: resultTTL, KeyTTL: max(keyTTL, resultTTL), Decision: d}
+	if response != nil {
+		s.State, s.Response = driver.StateCompleted, (*driver.Response)(response)
+	}
+	if s.ID, err = driver.DecisionID(id, &s); err != nil {
+		return res, err
+	}
+	return store.Settle(ctx, id, s)
 }

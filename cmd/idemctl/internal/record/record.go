@@ -1,4 +1,5 @@
-// Package record has the commands about the records of a token store: show, list and resolve.
+// Package record has the commands about the records of a token store: they look, settle one or many open outcomes, and
+// remove stored answers.
 package record
 
 import (
@@ -20,7 +21,8 @@ import (
 func Command(io *cli.Streams, flags *servers.Flags) *cobra.Command {
 	look := looks{printer{io}, flags}
 	decide := decisions{printer{io}, flags}
-	return cli.Group("record", "Look into the token store, and settle open outcomes", look.show(), look.list(), decide.resolve())
+	return cli.Group("record", "Look into the token store, and settle open outcomes", look.show(), look.list(), decide.resolve(),
+		look.export(), decide.decideFile())
 }
 
 // looks are the commands that only read.

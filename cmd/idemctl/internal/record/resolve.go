@@ -213,10 +213,12 @@ func (c *decisions) checkSealed(ctx context.Context, store servers.Store, rec *d
 		_, found = rec.Response.Header[sealed.Marker]
 	}
 	if declared || found {
-		return errors.New("the services encrypt stored responses and could not read a plain one: give --response-keys, or IDEMCTL_RESPONSE_KEYS")
+		return errSealed
 	}
 	return nil
 }
+
+var errSealed = errors.New("the services encrypt stored responses and could not read a plain one: give --response-keys, or IDEMCTL_RESPONSE_KEYS")
 
 // settledError is [cli.ErrNothing] in words of its own. Its text says what became of the attempt.
 type settledError struct{ text string }
