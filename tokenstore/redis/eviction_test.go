@@ -16,6 +16,9 @@ import (
 // asksAlways has a store ask for the eviction policy in every Begin.
 func asksAlways() Option { return func(c *config) { c.evictionEvery = 0 } }
 
+// asksOnce has a store ask its servers for their eviction policy at the start alone.
+func asksOnce() Option { return func(c *config) { c.evictionEvery = time.Hour } }
+
 func setPolicy(t *testing.T, r *testserver.Redis, policy string) {
 	t.Helper()
 	if _, err := r.Do("CONFIG", "SET", "maxmemory-policy", policy); err != nil {
@@ -94,7 +97,7 @@ func TestOnePrimaryOfAClusterThatIsUnfitIsNoticed(t *testing.T) {
 
 func TestEvictionIsNotAskedForWithinTheInterval(t *testing.T) {
 	r := testserver.StartRedis(t)
-	s := open(t, connect(t, r.URL()), quiet(), func(c *config) { c.evictionEvery = time.Hour })
+	s := open(t, connect(t, r.URL()), quiet(), asksOnce())
 	setPolicy(t, r, "allkeys-lru")
 	id, req := newAttempt(driver.ClientKey)
 	if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {

@@ -68,7 +68,7 @@ func TestBeginWaitsForReplicas(t *testing.T) {
 
 	t.Run("in one round trip", func(t *testing.T) {
 		client := connect(t, primary.URL())
-		s := open(t, client, WithReplicas(1, patient))
+		s := open(t, client, WithReplicas(1, patient), asksOnce())
 		id, req := newAttempt(driver.ClientKey)
 		mustBegin(t, s, id, req) // there is a connection
 		h := new(hook)

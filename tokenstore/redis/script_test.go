@@ -22,7 +22,7 @@ func TestRoundTrips(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := connect(t, addr(t))
-			s := open(t, client, WithPrefix(freshPrefix(t)))
+			s := open(t, client, WithPrefix(freshPrefix(t)), asksOnce())
 			h := new(hook)
 			client.AddHook(h)
 			call := func(method string, want int64, f func() error) {
