@@ -76,7 +76,7 @@ func BenchmarkBeginAmong(b *testing.B) {
 
 // fill adds completed records until there are n. Each statement doubles them, in the order of their
 // keys, which is faster.
-func fill(b *testing.B, s *sqlstore.Store, n int) {
+func fill(b *testing.B, s *store, n int) {
 	b.Helper()
 	id, a := begin(b, s, driver.NewNonce().String())
 	st := settlementOf(a, "")
@@ -84,10 +84,10 @@ func fill(b *testing.B, s *sqlstore.Store, n int) {
 	must(b, callSettle(b.Context(), s, id, st))
 	key := map[dialect.Dialect]string{
 		dialect.PostgreSQL: "decode(md5(random()::text) || md5(random()::text), 'hex')", dialect.MySQL: "random_bytes(32)", dialect.SQLite: "randomblob(32)",
-	}[dialectOf(s)]
+	}[s.dialect]
 	cols := strings.Join(columns, ", ")
-	double := sqlOf(s, "INSERT INTO {records} (k, rev, "+cols+") SELECT "+key+", rev, "+cols+" FROM {records} WHERE state = 3 ORDER BY 1 LIMIT ?")
+	double := s.sql("INSERT INTO {records} (k, rev, " + cols + ") SELECT " + key + ", rev, " + cols + " FROM {records} WHERE state = 3 ORDER BY 1 LIMIT ?")
 	for have := count(b, s, "{records} WHERE state = 3"); have < n; have = count(b, s, "{records} WHERE state = 3") {
-		mustExec(b, dbOf(s), double, n-have)
+		mustExec(b, s.write, double, n-have)
 	}
 }

@@ -3,14 +3,12 @@ package sqlstore_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -25,12 +23,7 @@ func TestWrongCallsAreRefused(t *testing.T) {
 	ctx := t.Context()
 	p := freshSQLite(t)
 	must(t, sqlstore.Migrate(ctx, p.write, dialect.SQLite))
-	s, err := sqlstore.New(ctx, p.write, dialect.SQLite, sqlstore.WithReadPool(nil), sqlstore.WithLogger(nil), sqlstore.WithExpiry(0), nil)
-	must(t, err)
-	defer s.Close()
-	if readOf(s) != p.write || *inside.Field[*slog.Logger](s, "log") != slog.Default() {
-		t.Error("a nil pool or logger does not stand for the default")
-	}
+	s := onSQLite.store(t, p, sqlstore.WithExpiry(0))
 	attempt := driver.Attempt{Number: 1, Fence: driver.Fence{Domain: "d", Token: 1}, Nonce: driver.NewNonce()}
 	settle := func(change func(*driver.Settlement)) error {
 		st := driver.Settlement{Attempt: attempt, ID: attempt.Nonce, State: driver.StateUnknown, ResultTTL: time.Hour, KeyTTL: time.Hour}

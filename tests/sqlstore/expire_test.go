@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,12 +13,11 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
 // begin starts an attempt on a new key.
-func begin(tb testing.TB, s *sqlstore.Store, key string) (driver.KeyID, driver.Attempt) {
+func begin(tb testing.TB, s *store, key string) (driver.KeyID, driver.Attempt) {
 	tb.Helper()
 	id := idem.NewKeyID("test", idem.Key(key))
 	res, err := s.Begin(tb.Context(), id, request(1))
@@ -34,7 +32,7 @@ func request(fence uint64) driver.BeginRequest {
 }
 
 // settle settles an attempt, and returns the record.
-func settle(tb testing.TB, s *sqlstore.Store, id driver.KeyID, st driver.Settlement) driver.Record {
+func settle(tb testing.TB, s *store, id driver.KeyID, st driver.Settlement) driver.Record {
 	tb.Helper()
 	if st.ID = st.Attempt.Nonce; st.State != driver.StateReleased {
 		st.Response = &driver.Response{Status: 201, Body: []byte("paid")}
@@ -47,21 +45,21 @@ func settle(tb testing.TB, s *sqlstore.Store, id driver.KeyID, st driver.Settlem
 }
 
 // pass makes some time pass for all records and bindings of a store.
-func pass(tb testing.TB, s *sqlstore.Store, d time.Duration) {
+func pass(tb testing.TB, s *store, d time.Duration) {
 	tb.Helper()
 	us := d.Microseconds()
-	mustExec(tb, dbOf(s), sqlOf(s, `UPDATE {records} SET expires = expires - ?, created = created - ?, started = started - ?,
+	mustExec(tb, s.write, s.sql(`UPDATE {records} SET expires = expires - ?, created = created - ?, started = started - ?,
 		settled = settled - ?, result_expires = result_expires - ?, key_expires = key_expires - ?, token_expires = token_expires - ?,
 		open_since = open_since - ?`), us, us, us, us, us, us, us, us)
-	mustExec(tb, dbOf(s), sqlOf(s, `UPDATE {bindings} SET expires = expires - ?`), us)
+	mustExec(tb, s.write, s.sql(`UPDATE {bindings} SET expires = expires - ?`), us)
 }
 
-func count(tb testing.TB, s *sqlstore.Store, of string, args ...any) int {
+func count(tb testing.TB, s *store, of string, args ...any) int {
 	tb.Helper()
-	return get[int](tb, readOf(s), sqlOf(s, "SELECT count(*) FROM "+of), args...)
+	return get[int](tb, s.read, s.sql("SELECT count(*) FROM "+of), args...)
 }
 
-func expire(tb testing.TB, s *sqlstore.Store, most, want int) {
+func expire(tb testing.TB, s *store, most, want int) {
 	tb.Helper()
 	if n, err := s.Expire(tb.Context(), most); n != want || err != nil {
 		tb.Errorf("Expire(%d) = %d, %v, want %d", most, n, err, want)
@@ -81,7 +79,7 @@ func TestExpire(t *testing.T) {
 		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: 3 * time.Hour})
 		token := idem.NewKeyID("test", "token")
 		must(t, errOf(s.Issue(t.Context(), token, time.Hour)))
-		mustExec(t, dbOf(s), sqlOf(s, "INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, 0, {clock} + 7200000000)"),
+		mustExec(t, s.write, s.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, 0, {clock} + 7200000000)"),
 			id[:], []byte("r"), []byte("f"))
 
 		expire(t, s, 100, 0)
@@ -116,7 +114,7 @@ func TestExpireLeavesNewerRecords(t *testing.T) {
 		id, a := begin(t, s, "newer")
 		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
 		duplicate(t, s, id, expiryBatch)
-		mustExec(t, dbOf(s), sqlOf(s, "UPDATE {records} SET form = 2"))
+		mustExec(t, s.write, s.sql("UPDATE {records} SET form = 2"))
 		pass(t, s, time.Hour)
 		late, a := begin(t, s, "late")
 		settle(t, s, late, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Minute})
@@ -132,35 +130,38 @@ func TestExpireLeavesNewerRecords(t *testing.T) {
 func TestExpireBlocksNoNewKeys(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
-		s := b.store(t, b.migrated(t), sqlstore.WithExpiry(0))
-		var keys []any
-		for i := range expiryBatch {
-			k := key(i)
-			keys = append(keys, k[:])
-			if i%2 == 0 { // the others are gone since they were read
-				mustBegin(t, s, k, request(1))
+		p := b.migrated(t)
+		spied, spy := p.spied(t)
+		s, expiring := b.store(t, p, sqlstore.WithExpiry(0)), b.store(t, spied, sqlstore.WithExpiry(0))
+		id, a := begin(t, s, "first")
+		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
+		duplicate(t, s, id, expiryBatch-1)
+		pass(t, s, 2*time.Hour)
+		begun := 0
+		begin := func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			for range 50 {
+				if _, err := s.Begin(ctx, key(expiryBatch+begun), request(1)); err != nil {
+					t.Fatalf("Begin() beside a batch = %v, want <nil>", err)
+				}
+				begun++
 			}
 		}
-		pass(t, s, time.Hour)
-		tx, err := dbOf(s).BeginTx(t.Context(), sqldialect.Of(b.dialect).TxOptions())
-		must(t, err)
-		defer tx.Rollback()
-		due, err := tx.QueryContext(t.Context(), *statementOf(s, "lockDue"), append(slices.Clone(keys), 0)...)
-		must(t, err)
-		defer due.Close()
-		if due.Next() { // which closes it if there is none
-			t.Fatal("an open record is due")
-		}
-		must(t, due.Err())
-		for _, name := range []string{"strip", "remove"} {
-			must(t, errOf(tx.ExecContext(t.Context(), removalOf(s, name), append(slices.Clone(keys), removalClocks(s, name)...)...)))
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		for i := range 100 {
-			if _, err := s.Begin(ctx, key(expiryBatch+i), request(1)); err != nil {
-				t.Fatalf("Begin() beside a batch = %v, want <nil>", err)
+		spy.sees(func(st *statement) {
+			switch verb, _, _ := strings.Cut(st.text, " "); {
+			case verb == "BEGIN": // every second key goes after it was read
+				for i := 0; i < expiryBatch; i += 2 {
+					k := key(i)
+					mustExec(t, p.write, s.sql("DELETE FROM {records} WHERE k = ?"), k[:])
+				}
+			case st.args != nil && (verb == "UPDATE" || verb == "DELETE"):
+				begin()
 			}
+		})
+		expire(t, expiring, expiryBatch, expiryBatch/2)
+		if begun != 100 {
+			t.Errorf("%d keys began beside the batch, want 100", begun)
 		}
 	})
 }
@@ -176,10 +177,10 @@ func TestExpirePassesOverLockedRecords(t *testing.T) {
 		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 		besideALock := func(where string, want int) {
 			t.Helper()
-			tx, err := dbOf(s).BeginTx(t.Context(), sqldialect.Of(b.dialect).TxOptions())
+			tx, err := s.write.BeginTx(t.Context(), sqldialect.Of(b.dialect).TxOptions())
 			must(t, err)
 			defer tx.Rollback()
-			must(t, errOf(tx.Exec(sqlOf(s, "UPDATE {records} SET rev = rev + 1"+where))))
+			must(t, errOf(tx.Exec(s.sql("UPDATE {records} SET rev = rev + 1"+where))))
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if n, err := s.Expire(ctx, 2*expiryBatch); n != want || err != nil {
@@ -191,7 +192,7 @@ func TestExpirePassesOverLockedRecords(t *testing.T) {
 		}
 		duplicate(t, s, id, 2)
 		pass(t, s, 2*time.Hour)
-		mustExec(t, dbOf(s), sqlOf(s, "UPDATE {records} SET attempt = 77 WHERE k = ?"), id[:])
+		mustExec(t, s.write, s.sql("UPDATE {records} SET attempt = 77 WHERE k = ?"), id[:])
 		besideALock(" WHERE attempt = 77", 2)
 		duplicate(t, s, id, expiryBatch+98)
 		besideALock("", 0)
@@ -254,21 +255,21 @@ func TestExpireThatMeetsAConflictIsNoFailure(t *testing.T) {
 	id, a := begin(t, s, "due")
 	settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 	pass(t, s, 2*time.Hour)
-	mustExec(t, dbOf(s), `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$;
+	mustExec(t, s.write, `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$;
 		CREATE TRIGGER conflict BEFORE DELETE ON idem_records FOR EACH ROW EXECUTE FUNCTION conflict()`)
 	expire(t, s, 100, 0)
-	mustExec(t, dbOf(s), "DROP TRIGGER conflict ON idem_records")
+	mustExec(t, s.write, "DROP TRIGGER conflict ON idem_records")
 	expire(t, s, 100, 1)
 }
 
 // duplicate copies a record to the first n keys.
-func duplicate(tb testing.TB, s *sqlstore.Store, id driver.KeyID, n int) {
+func duplicate(tb testing.TB, s *store, id driver.KeyID, n int) {
 	tb.Helper()
-	tx, err := dbOf(s).BeginTx(tb.Context(), nil)
+	tx, err := s.write.BeginTx(tb.Context(), nil)
 	must(tb, err)
 	defer tx.Rollback()
 	cols := strings.Join(columns, ", ")
-	insert, err := tx.PrepareContext(tb.Context(), sqlOf(s, "INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"))
+	insert, err := tx.PrepareContext(tb.Context(), s.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"))
 	must(tb, err)
 	defer insert.Close()
 	for i := range n {
@@ -332,7 +333,7 @@ func TestEachKeyGoesOverItsPages(t *testing.T) {
 	begin(t, s, "one")
 	const more = 2*keysRead + 1
 	cols := strings.Join(columns, ", ")
-	mustExec(t, p.write, sqlOf(s, "INSERT INTO {records} (k, rev, "+cols+") SELECT sha256(i::text::bytea), rev, "+cols+" FROM {records}, generate_series(1, ?::int) AS n (i)"), more)
+	mustExec(t, p.write, s.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT sha256(i::text::bytea), rev, "+cols+" FROM {records}, generate_series(1, ?::int) AS n (i)"), more)
 	seen := map[driver.KeyID]bool{}
 	if err := s.EachKey(t.Context(), func(id driver.KeyID) bool { seen[id] = true; return true }); err != nil || len(seen) != more+1 {
 		t.Errorf("EachKey() saw %d keys, %v, want %d", len(seen), err, more+1)
@@ -349,11 +350,13 @@ func TestClockOfTheDatabaseThatJumpedForgetsNothing(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
-		s, late := b.store(t, p, sqlstore.WithExpiry(0)), b.store(t, p, sqlstore.WithExpiry(0))
-		*inside.Field[func() time.Time](late, "config", "wall") = func() time.Time { return time.Now().Add(-25 * time.Hour) }
+		ahead, spy := p.spied(t)
+		s, late := b.store(t, p, sqlstore.WithExpiry(0)), b.store(t, ahead, sqlstore.WithExpiry(0))
+		spy.sees(func(st *statement) {
+			st.text = strings.ReplaceAll(st.text, b.kind().Clock, fmt.Sprintf("(%s + %d)", b.kind().Clock, (25*time.Hour).Microseconds()))
+		})
 		id, a := begin(t, s, "paid")
 		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateCompleted, ResultTTL: time.Hour, KeyTTL: 24 * time.Hour})
-		pass(t, s, 24*time.Hour+time.Minute)
 		if n, err := late.Expire(t.Context(), 1000); err != nil || n != 0 {
 			t.Errorf("Expire() = %d, %v, want 0", n, err)
 		}
@@ -363,6 +366,7 @@ func TestClockOfTheDatabaseThatJumpedForgetsNothing(t *testing.T) {
 		if res, err := late.Begin(t.Context(), id, request(9)); err != nil || res.Begun {
 			t.Errorf("Begin() = begun %v, %v, want the completed record", res.Begun, err)
 		}
+		pass(t, s, 24*time.Hour+time.Minute)
 		if n, err := s.Expire(t.Context(), 1000); err != nil || n != 1 {
 			t.Errorf("Expire() by two clocks that agree = %d, %v, want 1", n, err)
 		}

@@ -2,16 +2,15 @@ package sqlstore_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -129,19 +128,6 @@ func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
 	})
 }
 
-// hookedConnector does something before a connection of its choice.
-type hookedConnector struct {
-	sqlstore.Connector
-	before func(n int)
-	n      *int
-}
-
-func (c hookedConnector) Connect(ctx context.Context) (sqlstore.Session, error) {
-	*c.n++
-	c.before(*c.n)
-	return c.Connector.Connect(ctx)
-}
-
 // Another request may change the record or remove it between the read and the statement that takes the key. The attempt
 // then starts from the changed record, or not at all.
 func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
@@ -153,9 +139,7 @@ func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 		return req
 	}
 	token := func(driver.Attempt) driver.JoinedRequest { return joinedRequest(driver.IssuedToken) }
-	onEachService(t, serviceParts{}, func(s *service) {
-		connector := inside.Field[sqlstore.Connector](s.joined, "connector")
-		plain := *connector
+	onEachService(t, serviceParts{sees: func(*statement) {}}, func(s *service) {
 		for name, c := range map[string]struct {
 			state  driver.State
 			req    func(driver.Attempt) driver.JoinedRequest
@@ -174,16 +158,25 @@ func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 		} {
 			id := idOf(name)
 			req := c.req(s.keep(id, c.state).Attempt)
+			begin, first := "BEGIN", 1
+			if s.backend.name == compounding.name {
+				begin = "START TRANSACTION"
+			}
+			if c.state == driver.StateReleased && (s.backend.dialect != dialect.MySQL || s.backend.name == compounding.name) {
+				first = 2 // a client key is inserted unseen first
+			}
 			var changed driver.Record
-			*connector = hookedConnector{plain, func(n int) {
-				if first := map[driver.State]int{driver.StateReleased: 2}[c.state]; n == max(first, 1) { // a client key is inserted unseen first
-					mustExec(s, s.pools.write, sqlOf(s.joined.Store, c.change), id[:])
-					var err error
-					if changed, err = s.joined.Get(context.Background(), id); err != nil {
-						s.Error(err)
-					}
+			var n atomic.Int64
+			s.spy.sees(func(st *statement) {
+				if !strings.Contains(st.text, begin) || n.Add(1) != int64(first) {
+					return
 				}
-			}, new(int)}
+				mustExec(s, s.beside, s.store.sql(c.change), id[:])
+				var err error
+				if changed, err = s.joined.Get(context.Background(), id); err != nil {
+					s.Error(err)
+				}
+			})
 			if !c.starts {
 				want := driver.StateNone
 				if c.state == driver.StateReleased {
@@ -204,13 +197,24 @@ func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 // Another transaction may have completed the key since it was found to be free.
 func TestForgetSparesAKeyThatLasts(t *testing.T) {
 	t.Parallel()
-	onEachService(t, serviceParts{}, func(s *service) {
+	onEachService(t, serviceParts{sees: func(*statement) {}}, func(s *service) {
+		const later = "9000000000000000"
 		id := idOf("k1")
 		s.keep(id, driver.StateCompleted)
-		for _, state := range []driver.State{driver.StateCompleted, driver.StateExpired} {
-			mustExec(s, dbOf(s.joined.Store), removalOf(s.joined.Store, "forget"), append([]any{id[:]}, removalClocks(s.joined.Store, "forget")...)...)
-			s.wantState("k1", state)
-			mustExec(s, s.pools.write, "UPDATE idem_records SET result_expires = 1, expires = 1") // the result alone is over
+		for state, times := range map[driver.State]string{
+			driver.StateCompleted: "result_expires = " + later + ", key_expires = " + later + ", expires = " + later,
+			driver.StateExpired:   "result_expires = 1, key_expires = " + later + ", expires = 1", // the result alone is over
+		} {
+			mustExec(s, s.beside, "UPDATE idem_records SET result_expires = 1, key_expires = 1, expires = 1")
+			completed := false
+			s.spy.once("DELETE FROM", func() {
+				mustExec(s, s.beside, "UPDATE idem_records SET "+times)
+				completed = true
+			})
+			s.wantNotBegun("a key that lasts", id, joinedRequest(driver.ClientKey), state)
+			if !completed {
+				s.Error("the row of a key whose time is over was not removed")
+			}
 		}
 	})
 }
@@ -294,14 +298,8 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	onServers(t, serviceParts{}, func(s *service, proxy *testserver.Proxy) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
-		session, err := (*inside.Field[sqlstore.Connector](s.joined, "connector")).Connect(ctx)
-		must(s, err)
 		proxy.Refuse(true)
 		proxy.Cut()
-		if err := session.Begin(ctx, sql.LevelDefault); err == nil {
-			s.Error("Begin() over a lost connection = <nil>, want an error")
-		}
-		session.Close(true, func() {})
 		begin, began := s.joined.BeginJoined(ctx, id, joinedRequest(driver.ClientKey))
 		_, held := s.joined.Held(ctx, id)
 		_, _, heldBy := s.joined.HeldBy(ctx, id)

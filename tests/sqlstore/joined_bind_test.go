@@ -75,7 +75,7 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 			})
 		}
 		waiting(func(tx *sql.Tx) error {
-			_, err := tx.Exec(sqlOf(s.joined.Store, "INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {clock}, {clock} + ?)"),
+			_, err := tx.Exec(s.store.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {clock}, {clock} + ?)"),
 				id[:], []byte{}, append([]byte{1, 3}, make([]byte, 31)...), time.Hour.Microseconds())
 			return err
 		})
@@ -98,7 +98,7 @@ func TestJoinedHandlerDoesNotRunWithoutItsBinding(t *testing.T) {
 		s.with(s.paying(http.StatusBadGateway))
 		s.want(s.pay("k1"), answer{status: 502, body: "paid"})
 		runs := s.runs
-		mustExec(s, s.pools.write, sqlOf(s.joined.Store, "UPDATE {bindings} SET fingerprint = ?"), []byte("short"))
+		mustExec(s, s.pools.write, s.store.sql("UPDATE {bindings} SET fingerprint = ?"), []byte("short"))
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
 		mustExec(s, s.pools.write, "DROP TABLE idem_bindings")
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
@@ -137,7 +137,7 @@ func TestJoinedBindingLastsForTheKeysTime(t *testing.T) {
 			ttl, lasts time.Duration
 		}{{first, 2 * time.Hour, 10 * time.Minute}, {second, time.Hour, time.Hour}, {second, time.Minute, time.Hour}, {first, 2 * time.Hour, time.Hour}} {
 			got, err := s.joined.Bind(ctx, id, c.fp, c.ttl)
-			left := time.Duration(get[int64](s, s.pools.read, sqlOf(s.joined.Store, "SELECT expires - {clock} FROM {bindings}"))) * time.Microsecond
+			left := time.Duration(get[int64](s, s.pools.read, s.store.sql("SELECT expires - {clock} FROM {bindings}"))) * time.Microsecond
 			if err != nil || got != second || left > c.lasts || left < c.lasts-5*time.Minute {
 				s.Errorf("Bind() for %v = %v, %v, and it lasts for %v, want %v for %v", c.ttl, got, err, left, second, c.lasts)
 			}

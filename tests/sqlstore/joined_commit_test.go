@@ -35,7 +35,7 @@ func throughProxy(t *testing.T, proxy **testserver.Proxy) func(*pools) {
 		t.Helper()
 		var far pools
 		far, *proxy = proxied(t, p.dsn)
-		p.write = far.write
+		p.write, p.far = far.write, far.dsn
 	}
 }
 

@@ -1,7 +1,6 @@
 package sqlstore_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,8 +13,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
-	"github.com/idemkeeper/idemkeeper/internal/sqlpipeline"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -79,117 +76,51 @@ func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
 func TestJoinedPaymentWithoutItsRecordDoesNotCommit(t *testing.T) {
 	t.Parallel()
 	onEachService(t, serviceParts{}, func(s *service) {
-		ctx := context.Background()
-		begin, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), joinedRequest(driver.ClientKey))
-		if err != nil || begin.Tx == nil {
-			s.Fatalf("BeginJoined() = %+v, %v", begin, err)
+		s.with(s.sending(http.StatusCreated, "pay", "DELETE FROM idem_records"))
+		if a := s.pay("k1"); a.code != string(idem.CodeUnavailable) && a.code != string(idem.CodeOutcomeUnknown) {
+			s.Errorf("answer = %v, want %v or %v", a, idem.CodeUnavailable, idem.CodeOutcomeUnknown)
 		}
-		for _, statement := range []string{"INSERT INTO payments VALUES ('k1', 100)", "DELETE FROM idem_records"} {
-			must(s, errOf((*inside.Field[*sql.Tx](begin.Tx, "session", "tx")).Exec(statement)))
-		}
-		if err := begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)); !errors.Is(err, driver.ErrEscaped) && !errors.Is(err, driver.ErrSwallowed) {
-			s.Errorf("Commit() = %v, want %v or %v", err, driver.ErrEscaped, driver.ErrSwallowed)
-		}
-		begin.Tx.Release(ctx)
 		s.wantPayments(0)
-		s.wantNothingOpen("after the release")
+		s.wantNothingOpen("after the answer")
 	})
 }
 
-// lateSession has a goroutine of the handler do something right before COMMIT.
-type lateSession struct {
-	sqlstore.Session
-	late func()
-}
-
-func (s lateSession) Commit(ctx context.Context) error {
-	s.late()
-	return s.Session.Commit(ctx)
-}
-
-// The client is told what the database has, and nothing is paid twice.
-func TestJoinedTransactionEndedByAGoroutineOfTheHandlerRightBeforeCommit(t *testing.T) {
-	t.Parallel()
-	for _, b := range []backend{backends()[0], throughPgBouncer} { // where COMMIT is a call of its own that a test can precede
-		b.run(t, func(t *testing.T, b backend) {
-			s := startService(t, b, serviceParts{})
-			payAnd := func(late func(tx *sql.Tx) error) {
-				s.with(s.inTx(func(gc *gin.Context, tx *sql.Tx) error {
-					err := s.insert(gc, tx)
-					joined, ofErr := idem.JoinedTxOf(gc)
-					session := inside.Field[sqlstore.Session](joined, "session")
-					*session = lateSession{*session, func() { _ = late(tx) }}
-					gc.String(http.StatusCreated, "paid")
-					return errors.Join(err, ofErr)
-				}))
-			}
-			payAnd((*sql.Tx).Rollback)
-			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
-			s.wantPayments(0)
-			s.wantNothingOpen("after a late Rollback")
-			payAnd((*sql.Tx).Commit)
-			s.want(s.pay("k1"), paid)
-			s.wantNothingOpen("after a late Commit")
-			s.with(s.paying(http.StatusCreated))
-			s.wantOnePayment("k1")
-		})
-	}
-}
-
-// lateConn has a goroutine of the handler do something beside COMMIT.
-type lateConn struct {
-	sqlpipeline.Conn
-	late func()
-}
-
-func (c lateConn) CommitWith(st *sqlpipeline.Statement) {
-	c.Conn.CommitWith(st)
-	if st != nil {
-		go c.late()
-	}
-}
-
-// lateConnector opens sessions of lateConn.
-type lateConnector struct {
-	sqlstore.Connector
-	late func(tx *sql.Tx)
-}
-
-func (c lateConnector) Connect(ctx context.Context) (sqlstore.Session, error) {
-	session, err := c.Connector.Connect(ctx)
-	if err == nil {
-		pipelines := inside.Field[sqlpipeline.Conn](session, "pipelines")
-		*pipelines = lateConn{*pipelines, func() { c.late(*inside.Field[*sql.Tx](session, "tx")) }}
-	}
-	return session, err
-}
-
-// Whoever commits first, the statement that completes the record goes with that COMMIT, or the server refuses it.
+// Whoever ends the transaction first, the client is told what the database has, and nothing is paid twice. With pipelines the statement that
+// completes the record goes with the COMMIT of the goroutine, or the server refuses that COMMIT.
 func TestJoinedTransactionEndedByAGoroutineOfTheHandlerBesideCommit(t *testing.T) {
 	t.Parallel()
-	s := startService(t, pipelined, serviceParts{})
-	for name, late := range map[string]func(tx *sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
-		connector := inside.Field[sqlstore.Connector](s.joined, "connector")
-		plain := *connector
-		for n := range 50 {
-			done := make(chan struct{})
-			*connector = lateConnector{plain, func(tx *sql.Tx) {
-				defer close(done)
-				_ = late(tx)
-			}}
-			key := fmt.Sprint(name, n)
-			if a := s.pay(key); a.status != 201 && a.status != 503 {
-				t.Errorf("%s = %v, want paid or unavailable", key, a)
+	for _, b := range []backend{backends()[0], throughPgBouncer, pipelined} {
+		b.run(t, func(t *testing.T, b backend) {
+			const keys = 50
+			s := startService(t, b, serviceParts{sees: func(*statement) {}})
+			for name, end := range map[string]func(tx *sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
+				for n := range keys {
+					ended := make(chan struct{})
+					s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+						s.spy.once("settlement = ", func() { // in the statement that completes the record
+							go func() {
+								defer close(ended)
+								_ = end(tx)
+							}()
+						})
+						c.String(http.StatusCreated, "paid")
+						return s.insert(c, tx)
+					}))
+					key := fmt.Sprint(name, n)
+					if a := s.pay(key); a.status != 201 && a.status != 503 {
+						t.Errorf("%s = %v, want paid or unavailable", key, a)
+					}
+					<-ended
+					s.with(s.paying(http.StatusCreated))
+					if a := s.pay(key); a.status != 201 {
+						t.Errorf("%s again = %v, want paid", key, a)
+					}
+				}
 			}
-			<-done
-			*connector = plain
-			if a := s.pay(key); a.status != 201 {
-				t.Errorf("%s again = %v, want paid", key, a)
-			}
-		}
+			s.wantPayments(2 * keys)
+			s.wantNothingOpen("after the goroutines")
+		})
 	}
-	s.wantPayments(100)
-	s.wantNothingOpen("after the goroutines")
 }
 
 // A ROLLBACK into a black hole ends in limited time, and its connection leaves the pool.
@@ -222,24 +153,6 @@ func TestJoinedRollbackIntoABlackHoleEnds(t *testing.T) {
 		s.eventually("the retry is paid", func() bool { return s.pay("k1").status == 201 })
 		s.wantPayments(len(statuses))
 	})
-}
-
-// A connection does not go back to the pool if the store cannot tell what is left in it.
-func TestBrokenSessionLeavesThePool(t *testing.T) {
-	t.Parallel()
-	b := backends()[0]
-	p := b.migrated(t)
-	db, connector := p.write, connectorOf(t, b.store(t, p))
-	db.SetMaxIdleConns(0)
-	db.SetMaxIdleConns(2)
-	for _, broken := range []bool{false, true} {
-		s, err := connector.Connect(t.Context())
-		must(t, err)
-		s.Close(broken, func() {})
-		if n := db.Stats().OpenConnections; n != map[bool]int{false: 1, true: 0}[broken] {
-			t.Errorf("Close(broken %t) leaves %d connections", broken, n)
-		}
-	}
 }
 
 // A connection serves the next request too, whatever the handler has answered.

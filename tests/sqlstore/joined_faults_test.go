@@ -10,7 +10,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -86,8 +85,10 @@ func TestJoinedDuplicatesDoNotBloatTheIndex(t *testing.T) {
 func TestJoinedResponseThatIsTooLongIsLeftOut(t *testing.T) {
 	t.Parallel()
 	long := func(policy *idem.Policy) { policy.MaxResponseBody = 64 << 20 }
-	pay := func(s *service, size int) {
-		s.Helper()
+	slow := []idem.Option{idem.WithSettleTimeout(patience)} // the race detector looks at each byte
+	// The driver writes a zero as two bytes, and the server takes max_allowed_packet.
+	onMariaDB(t, serviceParts{policy: long, engine: slow, rewrite: func(p *pools) { p.write = p.with(t, "interpolateParams=true") }}, func(s *service) {
+		size := get[int](s, s.pools.read, "SELECT @@max_allowed_packet DIV 2")
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			if err := s.insert(c, tx); err != nil {
 				return err
@@ -100,14 +101,5 @@ func TestJoinedResponseThatIsTooLongIsLeftOut(t *testing.T) {
 		}
 		s.want(s.pay("k1"), refused(409, idem.CodeResultUnavailable))
 		s.wantPayments(1)
-	}
-	slow := []idem.Option{idem.WithSettleTimeout(patience)} // the race detector looks at each byte
-	onEachService(t, serviceParts{policy: long}, func(s *service) {
-		*inside.Field[int](s.joined, "longest") = 1000
-		pay(s, 2000)
-	})
-	// The driver writes a zero as two bytes there, and the server takes max_allowed_packet.
-	onMariaDB(t, serviceParts{policy: long, engine: slow, rewrite: func(p *pools) { p.write = p.with(t, "interpolateParams=true") }}, func(s *service) {
-		pay(s, get[int](s, s.pools.read, "SELECT @@max_allowed_packet DIV 2"))
 	})
 }

@@ -186,7 +186,7 @@ func (r *killRun) check() {
 	h := r.history
 	h.check(r.T, r.service)
 	r.wantPayments(len(h.final))
-	if open := get[int](r, r.pools.read, sqlOf(r.joined.Store, "SELECT count(*) FROM {records} WHERE state <> 3")); open > 0 {
+	if open := get[int](r, r.pools.read, r.store.sql("SELECT count(*) FROM {records} WHERE state <> 3")); open > 0 {
 		r.Errorf("%d records are not completed, want 0", open)
 	}
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
@@ -24,31 +24,34 @@ import (
 // startCompound starts a service whose transactions begin and end with compound statements.
 func startCompound(t *testing.T, p serviceParts) *service {
 	t.Helper()
+	var compound atomic.Bool
+	p.sees = func(st *statement) {
+		if strings.HasPrefix(st.text, "BEGIN NOT ATOMIC") {
+			compound.Store(true)
+		}
+	}
 	s := startService(t, compounding, p)
 	s.want(s.pay("first"), paid) // the connection tells what it can
-	if !(*inside.Field[sqlstore.Connector](s.joined, "connector")).Pipelined() {
-		t.Fatal("the connections are not of compoundSession")
+	if !compound.Load() {
+		t.Fatal("the transaction has not begun in a compound statement")
 	}
 	return s
 }
 
-// compound opens the sessions of a service with compound statements, or without.
-func (s *service) compound(compound bool) {
-	s.Helper()
-	able := inside.Field[bool](s.joined.Store, "compounds")
-	defer func(was bool) { *able = was }(*able)
-	*able = compound
-	*inside.Field[sqlstore.Connector](s.joined, "connector") = connectorOf(s, s.joined.Store)
+// inSingle has a store send single statements, because it takes the server for one in a mode with other compound statements.
+func inSingle(st *statement) {
+	st.text = strings.Replace(st.text, "@@sql_mode, @@binlog_format", "'ORACLE', @@binlog_format", 1)
 }
 
 // onStrict runs a test with connections of Strict: with compound statements, and with single ones as on MySQL.
 func onStrict(t *testing.T, p serviceParts, f func(s *service)) {
 	t.Helper()
-	for name, compound := range map[string]bool{"compound": true, "single": false} {
+	for name, sees := range map[string]func(*statement){"compound": nil, "single": inSingle} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			p := p
+			p.sees = sees
 			s := startService(t, compounding, p)
-			s.compound(compound)
 			s.want(s.pay("first"), paid)
 			f(s)
 		})
@@ -65,12 +68,17 @@ func TestJoinedTripsOfStrictConnections(t *testing.T) {
 		t.Run(fmt.Sprintf("compound %t", compound), func(t *testing.T) {
 			t.Parallel()
 			var proxy *testserver.Proxy
-			s := startService(t, compounding, serviceParts{store: []sqlstore.Option{sqlstore.WithExpiry(0)}, rewrite: func(p *pools) {
+			parts := serviceParts{store: []sqlstore.Option{sqlstore.WithExpiry(0)}, rewrite: func(p *pools) {
 				throughProxy(t, &proxy)(p)
-				p.dsn = strings.Replace(p.dsn, parsedMySQL(t, p.dsn).Addr, proxy.Addr(), 1)
-				p.write = p.with(t, "interpolateParams=true")
-			}})
-			s.compound(compound)
+				cfg := parsedMySQL(t, p.dsn)
+				cfg.Addr, cfg.InterpolateParams = proxy.Addr(), true
+				p.far = cfg.FormatDSN()
+				p.write = open(t, driverOf(p.far), p.far)
+			}}
+			if !compound {
+				parts.sees = inSingle
+			}
+			s := startService(t, compounding, parts)
 			s.want(s.pay("first"), paid)
 			counter := proxy.Count("")
 			trips := func(what string, want map[bool]int, do func()) {
@@ -208,7 +216,7 @@ func TestJoinedCompoundStatementThatIsEndedHalfwayPaysOnce(t *testing.T) {
 				own := testserver.StartMariaDB(t, "--innodb-flush-method=nosync").URL()
 				b.fresh = func(tb testing.TB) pools { return freshMySQL(tb, own).compound(tb) }
 			}
-			s := startService(t, b, serviceParts{})
+			s := startService(t, b, serviceParts{sees: func(*statement) {}})
 			s.want(s.pay("first"), paid)
 			locker, err := s.pools.read.Conn(context.Background())
 			must(t, err)
@@ -218,13 +226,13 @@ func TestJoinedCompoundStatementThatIsEndedHalfwayPaysOnce(t *testing.T) {
 				must(t, errOf(locker.ExecContext(context.Background(), statement)))
 			}
 			lock("DO GET_LOCK(DATABASE(), 3600)")
-			insert := *inside.Field[[]string](s.joined, "guard", "compounds", "insert")
-			last := insert[len(insert)-1]
 			switch {
 			case c.trigger != "":
 				mustExec(t, s.pools.read, c.trigger)
 			case !inCommit:
-				insert[len(insert)-1] = strings.Replace(last, "SELECT", "DELETE FROM payments; SELECT", 1)
+				s.spy.sees(func(st *statement) {
+					st.text = strings.Replace(st.text, "END; SELECT CONNECTION_ID()", "END; DELETE FROM payments; SELECT CONNECTION_ID()", 1)
+				})
 				lock("LOCK TABLES payments WRITE")
 			}
 			s.with(s.inTx(func(gc *gin.Context, tx *sql.Tx) error {
@@ -250,7 +258,7 @@ func TestJoinedCompoundStatementThatIsEndedHalfwayPaysOnce(t *testing.T) {
 			}
 			lock("UNLOCK TABLES")
 			s.want(<-first, refused(503, idem.CodeUnavailable))
-			insert[len(insert)-1] = last
+			s.spy.sees(func(*statement) {})
 			lock("DO RELEASE_LOCK(DATABASE())")
 			mustExec(t, s.pools.read, "DROP TRIGGER IF EXISTS waits")
 			s.wantTold(telemetry.EventReleased, c.told)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -21,12 +20,12 @@ import (
 // Without its settings a session would commit what follows a deadlock.
 func TestJoinedOnMySQLDoesNotBeginWithoutItsSettings(t *testing.T) {
 	t.Parallel()
-	onMariaDB(t, serviceParts{}, func(s *service) {
-		insert := *inside.Field[[]string](s.joined, "guard", "compounds", "insert")
-		for i, piece := range insert {
-			insert[i] = strings.ReplaceAll(piece, "SESSION wait_timeout", "SESSION no_such_variable")
+	parts := serviceParts{sees: func(st *statement) {
+		if strings.Contains(st.text, "SESSION autocommit = 0") {
+			st.text = strings.Replace(st.text, "SESSION wait_timeout", "SESSION no_such_variable", 1)
 		}
-		*inside.Field[string](s.joined, "guard", "set") = "SET SESSION no_such_variable = "
+	}}
+	onMariaDB(t, parts, func(s *service) {
 		begin, err := s.joined.BeginJoined(context.Background(), idem.NewKeyID("merchant", "k1"), joinedRequest(driver.ClientKey))
 		if begin.Tx != nil || begin.Held || !errors.Is(err, driver.ErrUnavailable) {
 			s.Errorf("BeginJoined() = %+v, %v, want %v", begin, err, driver.ErrUnavailable)

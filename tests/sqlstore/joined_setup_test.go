@@ -18,7 +18,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/telemetry"
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -33,6 +32,9 @@ type service struct {
 	*testing.T
 	backend backend
 	pools   pools
+	spy     *spy    // of its pools, if the test has one
+	beside  *sql.DB // the pool without the spy
+	store   *store
 	joined  *sqlstore.Joined
 	engine  *idem.Engine
 	router  *gin.Engine
@@ -54,6 +56,7 @@ type serviceParts struct {
 	config  exchange.Config
 	pools   *pools // of another service, to make another instance of it
 	rewrite func(p *pools)
+	sees    func(*statement) // has a spy, which begins with this
 }
 
 func startService(t *testing.T, b backend, p serviceParts) *service {
@@ -74,9 +77,14 @@ func startService(t *testing.T, b backend, p serviceParts) *service {
 	} else {
 		s.pools.write.SetMaxOpenConns(cmp.Or(p.pool, 8))
 	}
-	store := b.store(t, s.pools, opts...)
+	s.beside = s.pools.write
+	if p.sees != nil {
+		s.pools, s.spy = s.pools.spied(t)
+		s.spy.sees(p.sees)
+	}
+	s.store = b.store(t, s.pools, opts...)
 	var err error
-	if s.joined, err = store.Joined(p.joined...); err != nil {
+	if s.joined, err = s.store.Joined(p.joined...); err != nil {
 		t.Fatalf("Joined() = %v, want <nil>", err)
 	}
 	engineOpts := append([]idem.Option{idem.WithObserver(s.observe), idem.WithLockTimeout(patience), idem.WithStoreTimeout(patience)}, p.engine...)
@@ -168,14 +176,6 @@ func (s *service) sending(status int, statements ...string) gin.HandlerFunc {
 		c.String(status, "paid")
 		return nil
 	})
-}
-
-// connectorOf opens sessions of the pool of a store.
-func connectorOf(tb testing.TB, s *sqlstore.Store) sqlstore.Connector {
-	tb.Helper()
-	j, err := s.Joined()
-	must(tb, err)
-	return *inside.Field[sqlstore.Connector](j, "connector")
 }
 
 // execer is a pool, a connection or a transaction.
@@ -328,11 +328,33 @@ func onEachService(t *testing.T, p serviceParts, f func(s *service)) {
 func (s *service) wantNothingOpen(when string) {
 	s.Helper()
 	s.eventually(when+": every connection is given back", func() bool { return s.pools.write.Stats().InUse == 0 })
-	s.eventually(when+": every slot is given back", func() bool { return len(*inside.Field[chan struct{}](s.joined, "slots")) == 0 })
+	s.wantSlots(when)
 	if s.backend.dialect == dialect.PostgreSQL { // the server notices the end of a connection soon
 		s.eventually(when+": every advisory lock is free", func() bool {
 			return holds(s.pools.read, "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
 		})
+	}
+}
+
+// wantSlots wants as many transactions to be open at once as there may be, if the database can be reached. A slot that was not given
+// back would be missing.
+func (s *service) wantSlots(when string) {
+	s.Helper()
+	n := s.pools.write.Stats().MaxOpenConnections - 1
+	if s.backend.dialect == dialect.SQLite {
+		n = 1
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for range n {
+		begin, err := s.joined.BeginJoined(ctx, idOf(driver.NewNonce().String()), joinedRequest(driver.ClientKey))
+		if says(err, "joined transactions are in use") {
+			s.Errorf("%s: a slot was not given back: %v", when, err)
+		}
+		if err != nil {
+			return
+		}
+		defer begin.Tx.Rollback(ctx)
 	}
 }
 

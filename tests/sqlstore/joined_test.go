@@ -72,7 +72,7 @@ func TestJoinedRejectionLeavesNothing(t *testing.T) {
 		for range 2 {
 			s.want(s.payAmount("k1", 0), answer{status: 422, body: "amount"})
 		}
-		if n := get[int](s, s.pools.read, sqlOf(s.joined.Store, "SELECT count(*) FROM {records}")); n > 0 {
+		if n := get[int](s, s.pools.read, s.store.sql("SELECT count(*) FROM {records}")); n > 0 {
 			s.Errorf("%d records, want none", n)
 		}
 		s.with(s.paying(http.StatusCreated))
@@ -209,7 +209,7 @@ func TestJoinedRecordOfASlowHandlerIsKeptForItsTime(t *testing.T) {
 		var began, last int64
 		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 			clock := func() (now int64) {
-				if err := tx.QueryRow(sqlOf(s.joined.Store, "SELECT {clock}")).Scan(&now); err != nil {
+				if err := tx.QueryRow(s.store.sql("SELECT {clock}")).Scan(&now); err != nil {
 					s.Error(err)
 				}
 				return now
@@ -237,7 +237,7 @@ func TestJoinedKeysOfAnotherSchemaAreFree(t *testing.T) {
 	in := func(schema string) *service {
 		mustExec(t, p.write, "CREATE SCHEMA "+schema)
 		db := p.with(t, "search_path="+schema)
-		return startService(t, backend{"PostgreSQL", dialect.PostgreSQL, func(testing.TB) pools { return pools{db, db, p.dsn} }}, serviceParts{})
+		return startService(t, backend{"PostgreSQL", dialect.PostgreSQL, func(testing.TB) pools { return pools{write: db, read: db, dsn: p.dsn} }}, serviceParts{})
 	}
 	one, two := in("one"), in("two")
 	finish := one.started("k1")

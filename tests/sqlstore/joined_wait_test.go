@@ -27,7 +27,7 @@ func (s *service) holdKey(key string) *sql.Tx {
 	tx, err := s.pools.read.Begin()
 	must(s, err)
 	id, nonce := idem.NewKeyID("merchant", idem.Key(key)), driver.NewNonce()
-	must(s, errOf(tx.Exec(sqlOf(s.joined.Store, `INSERT INTO {records} (k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement,
+	must(s, errOf(tx.Exec(s.store.sql(`INSERT INTO {records} (k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement,
 		repaired, created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason)
 		VALUES (?, 1, 1, 2, 0, 'pay', 'x', 1, 'joined', 1, ?, ?, 0, 1, 1, 0, 0, 0, 0, '', '')`), id[:], nonce[:], nonce[:])))
 	return tx
@@ -197,7 +197,7 @@ func TestJoinedIsRefusedOnAPoolOfOne(t *testing.T) {
 func TestJoinedSQLiteNeedsAPoolForReadingAndTheFileForItself(t *testing.T) {
 	t.Parallel()
 	s := startOn(t, dialect.SQLite, serviceParts{})
-	for name, store := range map[string]*sqlstore.Store{
+	for name, store := range map[string]*store{
 		"one pool":        s.backend.store(t, pools{write: s.pools.write, read: s.pools.write}, sqlstore.WithSoleProcess()),
 		"other processes": s.backend.store(t, s.pools),
 	} {

@@ -71,7 +71,7 @@ func TestJoinedWithoutKeyCommitsWithoutARecord(t *testing.T) {
 		}
 		s.want(s.payWithoutKey("order-0"), paid)
 		s.wantPayments(4)
-		if n := get[int](s, s.pools.read, sqlOf(s.joined.Store, "SELECT count(*) FROM {records}")); n > 0 {
+		if n := get[int](s, s.pools.read, s.store.sql("SELECT count(*) FROM {records}")); n > 0 {
 			s.Errorf("%d records, want none", n)
 		}
 		s.want(s.pay("k1"), paid)

@@ -27,61 +27,61 @@ func behindProxy(tb testing.TB, p pools) (pools, *testserver.Proxy) {
 // is the call, and verify runs it again, as the engine does, and checks the result.
 type lossCase struct {
 	name    string
-	prepare func(t *testing.T, s *sqlstore.Store, id driver.KeyID) any
-	call    func(ctx context.Context, s *sqlstore.Store, id driver.KeyID, was any) error
+	prepare func(t *testing.T, s *store, id driver.KeyID) any
+	call    func(ctx context.Context, s *store, id driver.KeyID, was any) error
 	state   driver.State
 	number  uint32
 }
 
 var lossCases = []lossCase{
-	{"a first Begin", func(*testing.T, *sqlstore.Store, driver.KeyID) any { return request(7) }, callBegin, driver.StatePending, 1},
-	{"a Begin after a release", func(t *testing.T, s *sqlstore.Store, id driver.KeyID) any {
+	{"a first Begin", func(*testing.T, *store, driver.KeyID) any { return request(7) }, callBegin, driver.StatePending, 1},
+	{"a Begin after a release", func(t *testing.T, s *store, id driver.KeyID) any {
 		t.Helper()
 		a := mustBegin(t, s, id, request(5))
 		settle(t, s, id, driver.Settlement{Attempt: a, State: driver.StateReleased, KeyTTL: time.Hour})
 		return request(7)
 	}, callBegin, driver.StatePending, 2},
-	{"a Begin with a token", func(t *testing.T, s *sqlstore.Store, id driver.KeyID) any {
+	{"a Begin with a token", func(t *testing.T, s *store, id driver.KeyID) any {
 		t.Helper()
 		must(t, errOf(s.Issue(t.Context(), id, time.Hour)))
 		req := request(7)
 		req.Kind = driver.IssuedToken
 		return req
 	}, callBegin, driver.StatePending, 1},
-	{"a Settle", func(t *testing.T, s *sqlstore.Store, id driver.KeyID) any {
+	{"a Settle", func(t *testing.T, s *store, id driver.KeyID) any {
 		t.Helper()
 		return settlementOf(mustBegin(t, s, id, request(5)), "")
 	}, callSettle, driver.StateCompleted, 1},
-	{"a Settle by a person", func(t *testing.T, s *sqlstore.Store, id driver.KeyID) any {
+	{"a Settle by a person", func(t *testing.T, s *store, id driver.KeyID) any {
 		t.Helper()
 		return settlementOf(mustBegin(t, s, id, request(5)), "alice")
 	}, callSettle, driver.StateCompleted, 1},
-	{"an Abort", func(t *testing.T, s *sqlstore.Store, id driver.KeyID) any {
+	{"an Abort", func(t *testing.T, s *store, id driver.KeyID) any {
 		t.Helper()
 		req := request(5)
 		mustBegin(t, s, id, req)
 		return req
-	}, func(ctx context.Context, s *sqlstore.Store, id driver.KeyID, was any) error {
+	}, func(ctx context.Context, s *store, id driver.KeyID, was any) error {
 		return s.Abort(ctx, id, was.(driver.BeginRequest))
 	}, driver.StateReleased, 0},
-	{"an Issue", func(*testing.T, *sqlstore.Store, driver.KeyID) any { return nil }, func(ctx context.Context, s *sqlstore.Store, id driver.KeyID, _ any) error {
+	{"an Issue", func(*testing.T, *store, driver.KeyID) any { return nil }, func(ctx context.Context, s *store, id driver.KeyID, _ any) error {
 		_, err := s.Issue(ctx, id, time.Hour)
 		return err
 	}, driver.StateIssued, 0},
-	{"a Get", func(t *testing.T, s *sqlstore.Store, id driver.KeyID) any {
+	{"a Get", func(t *testing.T, s *store, id driver.KeyID) any {
 		t.Helper()
 		mustBegin(t, s, id, request(5))
 		return nil
-	}, func(ctx context.Context, s *sqlstore.Store, id driver.KeyID, _ any) error {
+	}, func(ctx context.Context, s *store, id driver.KeyID, _ any) error {
 		_, err := s.Get(ctx, id)
 		return err
 	}, driver.StatePending, 1},
-	{"a RetireDomain", func(*testing.T, *sqlstore.Store, driver.KeyID) any { return nil }, func(ctx context.Context, s *sqlstore.Store, id driver.KeyID, _ any) error {
+	{"a RetireDomain", func(*testing.T, *store, driver.KeyID) any { return nil }, func(ctx context.Context, s *store, id driver.KeyID, _ any) error {
 		return s.RetireDomain(ctx, id.String(), driver.Decision{By: "alice"})
 	}, driver.StateNone, 0},
 }
 
-func callBegin(ctx context.Context, s *sqlstore.Store, id driver.KeyID, was any) error {
+func callBegin(ctx context.Context, s *store, id driver.KeyID, was any) error {
 	res, err := s.Begin(ctx, id, was.(driver.BeginRequest))
 	switch {
 	case err == nil && !res.Begun:
@@ -92,7 +92,7 @@ func callBegin(ctx context.Context, s *sqlstore.Store, id driver.KeyID, was any)
 	return err
 }
 
-func callSettle(ctx context.Context, s *sqlstore.Store, id driver.KeyID, was any) error {
+func callSettle(ctx context.Context, s *store, id driver.KeyID, was any) error {
 	res, err := s.Settle(ctx, id, was.(driver.Settlement))
 	switch {
 	case err == nil && (!res.Settled || res.Repaired):
@@ -103,7 +103,7 @@ func callSettle(ctx context.Context, s *sqlstore.Store, id driver.KeyID, was any
 	return err
 }
 
-func mustBegin(tb testing.TB, s *sqlstore.Store, id driver.KeyID, req driver.BeginRequest) driver.Attempt {
+func mustBegin(tb testing.TB, s *store, id driver.KeyID, req driver.BeginRequest) driver.Attempt {
 	tb.Helper()
 	res, err := s.Begin(tb.Context(), id, req)
 	if err != nil || !res.Begun {
@@ -141,7 +141,7 @@ func TestLostConnections(t *testing.T) {
 }
 
 // lose runs the call with the n-th packet lost, and reports whether there was one.
-func (c lossCase) lose(t *testing.T, good, s *sqlstore.Store, proxy *testserver.Proxy, n int, lostReply bool) bool {
+func (c lossCase) lose(t *testing.T, good, s *store, proxy *testserver.Proxy, n int, lostReply bool) bool {
 	t.Helper()
 	id := idem.NewKeyID("lost", idem.Key(driver.NewNonce().String()))
 	was := c.prepare(t, good, id)

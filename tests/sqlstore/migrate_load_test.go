@@ -3,42 +3,97 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
-	"reflect"
-	"slices"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/fstest"
-	"time"
-	"unsafe"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
-// withNext has the migrations of a later build, which adds a column to the table of records.
-func withNext(t *testing.T, b backend) sqlstore.Option {
-	t.Helper()
-	folder := path.Join("migrations", map[dialect.Dialect]string{dialect.PostgreSQL: "postgres", dialect.MySQL: "mysql", dialect.SQLite: "sqlite"}[b.dialect])
-	first, err := os.ReadFile(path.Join("../../tokenstore/sql", folder, "0001_records.sql"))
-	must(t, err)
-	files := fstest.MapFS{
-		path.Join(folder, "0001_records.sql"): {Data: first},
-		path.Join(folder, "0002_later.sql"):   {Data: []byte("ALTER TABLE {records} ADD COLUMN later INT NOT NULL DEFAULT 0;\n")},
+// laterDir is the folder of laterBuild, once that was called.
+var laterDir string
+
+// laterBuild is the path of idemctl of a later build, whose migration adds a column to the table of records.
+var laterBuild = sync.OnceValues(func() (path string, err error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return "", err
 	}
-	return inside.Option[sqlstore.Option](func(config any) {
-		next := reflect.New(reflect.ValueOf(config).Elem().FieldByName("next").Type().Elem())
-		*inside.Field[fs.FS](next.Interface(), "files") = files
-		*inside.Field[int](next.Interface(), "latest") = sqlstore.SchemaVersion + 1
-		*inside.Field[unsafe.Pointer](config, "next") = next.UnsafePointer()
-	})
+	dir, err := os.MkdirTemp("", "idemkeeper-later-")
+	if err != nil {
+		return "", err
+	}
+	laterDir = dir
+	path = filepath.Join(dir, "idemctl")
+	of := filepath.Join(root, "tokenstore", "sql")
+	code, err := os.ReadFile(filepath.Join(of, "migrate.go"))
+	if err != nil {
+		return path, err
+	}
+	version := func(n int) string { return fmt.Sprint("const SchemaVersion = ", n, "\n") }
+	files := map[string]string{
+		filepath.Join(of, "migrate.go"): strings.Replace(string(code), version(sqlstore.SchemaVersion), version(sqlstore.SchemaVersion+1), 1),
+	}
+	for _, kind := range []string{"postgres", "mysql", "sqlite"} {
+		files[filepath.Join(of, "migrations", kind, fmt.Sprintf("%04d_later.sql", sqlstore.SchemaVersion+1))] = "ALTER TABLE {records} ADD COLUMN later INT NOT NULL DEFAULT 0;\n"
+	}
+	overlay := map[string]string{}
+	for file, text := range files {
+		overlay[file] = filepath.Join(dir, strings.ReplaceAll(file, string(filepath.Separator), "_"))
+		if err := os.WriteFile(overlay[file], []byte(text), 0o600); err != nil {
+			return path, err
+		}
+	}
+	list, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o600)
+	}
+	if err != nil {
+		return path, err
+	}
+	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", path, "./cmd/idemctl") //nolint:noctx // the time-out of the tests bounds it
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return path, fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
+
+// later runs idemctl of the later build on a database.
+func later(t *testing.T, b backend, p pools, args ...string) (string, error) {
+	t.Helper()
+	path, err := laterBuild()
+	must(t, err)
+	url := p.dsn
+	switch b.dialect {
+	case dialect.MySQL:
+		cfg := parsedMySQL(t, p.dsn)
+		url = "mysql://" + cfg.User + ":" + cfg.Passwd + "@" + cfg.Addr + "/" + cfg.DBName
+	case dialect.SQLite:
+		url = "sqlite:" + get[string](t, p.read, "SELECT file FROM pragma_database_list WHERE name = 'main'")
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = append(os.Environ(), "IDEMCTL_DATABASE="+url)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// wantLater wants the later build to migrate, and to work with the tables.
+func wantLater(t *testing.T, b backend, p pools) {
+	t.Helper()
+	for _, command := range []string{"store migrate", "record list"} {
+		if out, err := later(t, b, p, strings.Fields(command)...); err != nil {
+			t.Errorf("%s of the later build = %v: %s", command, err, out)
+		}
+	}
 }
 
 // onFirstVersion runs a test on tables of this build with many records.
@@ -67,7 +122,7 @@ func onFirstVersion(t *testing.T, rows int, f func(t *testing.T, b backend, p po
 
 // oldRecord inserts completed records as this build does, which knows no later column.
 func oldRecord(b backend, key, seq string) string {
-	return sqlFor(b.dialect, "", "INSERT INTO {records} (k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement, repaired, "+
+	return b.sql("idem_", "INSERT INTO {records} (k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement, repaired, "+
 		"created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason, expires) "+
 		"SELECT "+key+", 1, "+seq+", 3, 0, 'pay', 'x', 1, 'joined', 1, 'n', 's', 0, 1, 1, 1, 4000000000000000, 4000000000000000, 0, '', '', 4000000000000000")
 }
@@ -123,9 +178,7 @@ func TestPaymentsGoOnDuringAMigration(t *testing.T) {
 			})
 		}
 		begun.Wait()
-		if err := sqlstore.Migrate(t.Context(), p.write, b.dialect, withNext(t, b)); err != nil {
-			t.Errorf("Migrate() = %v, want <nil>", err)
-		}
+		wantLater(t, b, p)
 		close(migrated)
 		all.Wait()
 		records, payments := get[int](t, p.read, "SELECT count(*) FROM idem_records"), get[int](t, p.read, "SELECT count(*) FROM payments")
@@ -133,7 +186,6 @@ func TestPaymentsGoOnDuringAMigration(t *testing.T) {
 		if records != rows+payments || shown != records {
 			t.Errorf("%d records, %d of them in the view, and %d payments, want %d more records than payments", records, shown, payments, rows)
 		}
-		b.store(t, p, withNext(t, b))
 	})
 }
 
@@ -147,11 +199,10 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 		defer long.Rollback()
 		var n int
 		must(t, long.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_records").Scan(&n))
-		limited, cancel := context.WithTimeout(t.Context(), 5*time.Second) // longer than the least wait of MySQL
-		defer cancel()
-		failed := make(chan error, 1)
+		failed := make(chan string, 1)
 		go func() {
-			failed <- sqlstore.Migrate(limited, p.write, b.dialect, withNext(t, b), sqlstore.WithMigrationWait(50*time.Millisecond))
+			out, err := later(t, b, p, "store", "migrate", "--lock-timeout", "50ms")
+			failed <- fmt.Sprint(out, err)
 		}()
 		waiting := "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'idem_records'::regclass"
 		if b.dialect == dialect.MySQL {
@@ -159,8 +210,8 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 		}
 		for get[int](t, p.read, waiting) == 0 {
 			select {
-			case err := <-failed:
-				t.Fatalf("Migrate() = %v before it waited", err)
+			case out := <-failed:
+				t.Fatalf("the migration ended before it waited: %s", out)
 			default:
 			}
 		}
@@ -169,12 +220,11 @@ func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
 		if err := payOld(patient, b, p, 1); err != nil {
 			t.Errorf("payment behind the migration = %v, want <nil>", err)
 		}
-		if err := <-failed; !errors.Is(err, sqlstore.ErrTablesInUse) || !strings.Contains(err.Error(), "ALTER TABLE") {
-			t.Errorf("Migrate() = %v, want %v and the statement", err, sqlstore.ErrTablesInUse)
+		if out := <-failed; !strings.Contains(out, sqlstore.ErrTablesInUse.Error()) || !strings.Contains(out, "ALTER TABLE") {
+			t.Errorf("the migration ended with %q, want %v and the statement", out, sqlstore.ErrTablesInUse)
 		}
 		must(t, long.Rollback())
-		must(t, sqlstore.Migrate(t.Context(), p.write, b.dialect, withNext(t, b)))
-		b.store(t, p, withNext(t, b))
+		wantLater(t, b, p)
 	})
 }
 
@@ -185,12 +235,10 @@ func TestRunningInstanceStaysReadyAfterAMigrationOfANewerBuild(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p)
-		plan, err := sqlstore.Plan(t.Context(), p.write, b.dialect, withNext(t, b))
-		if err != nil || plan.From != 1 || plan.To != 2 || !slices.Equal(plan.Changed, []string{"idem_records"}) || len(plan.Made) > 0 {
-			t.Errorf("Plan() of the next version = %+v, %v, want a change of the records", plan, err)
-		}
-		for range 2 {
-			must(t, sqlstore.Migrate(t.Context(), p.write, b.dialect, withNext(t, b)))
+		for _, want := range []string{`{"schema_version":2,"from_version":1,"changed":["idem_records"]}`, `{"schema_version":2,"from_version":2}`} {
+			if out, err := later(t, b, p, "store", "migrate", "--json"); err != nil || strings.TrimSpace(out) != want {
+				t.Errorf("store migrate of the later build = %q, %v, want %s", out, err, want)
+			}
 		}
 		if err := s.Ping(t.Context()); err != nil {
 			t.Errorf("Ping() = %v, want <nil>", err)

@@ -26,7 +26,7 @@ func TestDecisionsKeepTheirOrder(t *testing.T) {
 					t.Fatalf("Settle() by %s = %v, %v, want settled", by, res.Settled, err)
 				}
 			}
-			mustExec(t, dbOf(s), sqlOf(s, "UPDATE {decisions} SET decided = decided + 1000000")) // the clock steps back
+			mustExec(t, s.write, s.sql("UPDATE {decisions} SET decided = decided + 1000000")) // the clock steps back
 		}
 		list, err := s.Decisions(t.Context(), id)
 		var by []string

@@ -14,45 +14,51 @@ import (
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
-		s := b.store(t, b.migrated(t), sqlstore.WithExpiry(0))
+		p, spy := b.migrated(t).spied(t)
+		s := b.store(t, p, sqlstore.WithExpiry(0))
 		id, a := begin(t, s, "first")
 		st := settlementOf(a, "")
 		st.KeyTTL = 48 * time.Hour
 		must(t, callSettle(t.Context(), s, id, st))
 		duplicate(t, s, id, 2000)
 		analyze := map[dialect.Dialect]string{dialect.PostgreSQL: "ANALYZE idem_records", dialect.MySQL: "ANALYZE TABLE idem_records", dialect.SQLite: "ANALYZE"}
-		mustExec(t, dbOf(s), analyze[dialectOf(s)])
+		mustExec(t, s.write, analyze[s.dialect])
 		begin(t, s, "open")
-		k := key(1)
-		for _, tt := range []struct {
-			name, statement, index string
-			args                   []any
-		}{
-			{"read", *statementOf(s, "read"), "", []any{k[:]}},
-			{"list", *statementOf(s, "list"), "idem_records_open", []any{0, 0, 0, k[:], 10}},
-			{"due", *statementOf(s, "due"), "idem_records_expires", []any{0, 10}},
-		} {
-			plan := explain(t, s, tt.statement, tt.args)
+		all := calls(s, key(1))
+		for name, index := range map[string]string{"Get": "", "ListOpen": "idem_records_open", "Expire": "idem_records_expires"} {
+			var first statement // that reads records
+			spy.sees(func(st *statement) {
+				if first.text == "" && st.args != nil && strings.Contains(st.text, "idem_records") {
+					first = *st
+				}
+			})
+			must(t, all[name](t.Context()))
+			spy.sees(func(*statement) {})
+			plan := explain(t, s, first)
 			for _, scan := range []string{"Seq Scan on idem_records", "SCAN r", "SCAN idem_records\n", "| ALL |", "Sort", "filesort", "TEMP B-TREE"} {
 				if strings.Contains(plan+"\n", scan) {
-					t.Errorf("%s: the plan has %q:\n%s", tt.name, scan, plan)
+					t.Errorf("%s(): the plan has %q:\n%s", name, scan, plan)
 				}
 			}
-			if !strings.Contains(plan, tt.index) {
-				t.Errorf("%s: the plan does not use %s:\n%s", tt.name, tt.index, plan)
+			if !strings.Contains(plan, index) {
+				t.Errorf("%s(): the plan does not use %s:\n%s", name, index, plan)
 			}
 		}
 	})
 }
 
 // explain returns a plan as one text, with " | " between its columns.
-func explain(tb testing.TB, s *sqlstore.Store, statement string, args []any) string {
+func explain(tb testing.TB, s *store, st statement) string {
 	tb.Helper()
+	args := make([]any, len(st.args))
+	for i, arg := range st.args {
+		args[i] = arg.Value
+	}
 	prefix := "EXPLAIN "
-	if dialectOf(s) == dialect.SQLite {
+	if s.dialect == dialect.SQLite {
 		prefix = "EXPLAIN QUERY PLAN "
 	}
-	rows, err := readOf(s).QueryContext(tb.Context(), prefix+statement, args...)
+	rows, err := s.read.QueryContext(tb.Context(), prefix+st.text, args...)
 	must(tb, err)
 	defer rows.Close()
 	names, err := rows.Columns()

@@ -77,7 +77,7 @@ func TestViewIsReadable(t *testing.T) {
 		st.State, st.Response = driver.StateCompleted, &driver.Response{Status: 201, Body: []byte("paid")}
 		must(t, callSettle(t.Context(), s, settled, st))
 		open, _ := begin(t, s, "open")
-		mustExec(t, p.write, sqlOf(s, "UPDATE {records} SET fence = -1, route = ? WHERE k = ?"), []byte("p\xff\x00"), open[:])
+		mustExec(t, p.write, s.sql("UPDATE {records} SET fence = -1, route = ? WHERE k = ?"), []byte("p\xff\x00"), open[:])
 		rec, err := s.Get(t.Context(), settled)
 		must(t, err)
 		read := func(id driver.KeyID) (r readableRow) {

@@ -67,13 +67,13 @@ func TestServiceWorksWithItsRightsAlone(t *testing.T) {
 		s.want(s.pay("k1"), paidBefore)
 		s.with(s.paying(402))
 		s.want(s.pay("k2"), answer{status: 402, body: "paid"})
-		mustExec(t, s.pools.write, sqlOf(s.joined.Store, "UPDATE {records} SET expires = 1"))
-		mustExec(t, s.pools.write, sqlOf(s.joined.Store, "UPDATE {bindings} SET expires = 1"))
+		mustExec(t, s.pools.write, s.store.sql("UPDATE {records} SET expires = 1"))
+		mustExec(t, s.pools.write, s.store.sql("UPDATE {bindings} SET expires = 1"))
 		_, expired := s.joined.Expire(t.Context(), 10)
-		id, a := begin(t, s.joined.Store, "doubtful")
+		id, a := begin(t, s.store, "doubtful")
 		noted := s.joined.NoteFence(t.Context(), driver.Fence{Domain: "locks", Token: 1})
 		if err := errors.Join(expired, noted, s.joined.Ping(t.Context()), s.joined.DeclareSealed(t.Context()),
-			callSettle(t.Context(), s.joined.Store, id, settlementOf(a, "alice"))); err != nil {
+			callSettle(t.Context(), s.store, id, settlementOf(a, "alice"))); err != nil {
 			t.Error(err)
 		}
 		if list, err := s.joined.Decisions(t.Context(), id); len(list) != 1 || err != nil {
@@ -151,7 +151,7 @@ func TestMissingRightsAreNamedAtTheStart(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
-		table := func(name string) string { return sqlFor(b.dialect, "", "{"+name+"}") }
+		table := func(name string) string { return b.sql("idem_", "{"+name+"}") }
 		for role, opts := range optionsOf {
 			name, db := newUser(t, b, p)
 			grant(t, b, p, role, name)
@@ -201,7 +201,7 @@ func TestStoreNeedsNoRightsOnLocks(t *testing.T) {
 		name, db := newUser(t, b, p)
 		grant(t, b, p, sqlstore.RoleService, name)
 		for _, of := range []string{"locks", "lock_domain"} {
-			mustExec(t, p.write, "REVOKE ALL ON "+sqlFor(b.dialect, "", "{"+of+"}")+" FROM "+name)
+			mustExec(t, p.write, "REVOKE ALL ON "+b.sql("idem_", "{"+of+"}")+" FROM "+name)
 		}
 		s := b.store(t, pools{write: db, read: db})
 		for by, state := range map[string]driver.State{"": driver.StateCompleted, "alice": driver.StateCompleted, "nobody": driver.StateReleased} {

@@ -92,7 +92,7 @@ func TestSessionThatWouldNotCommitIsRefused(t *testing.T) {
 			good := b.store(t, p, sqlstore.WithExpiry(0))
 			a := mustBegin(t, good, key(1), request(5))
 			left := open(t, "mysql", p.dsn)
-			s := b.store(t, pools{left, p.read, p.dsn}, sqlstore.WithExpiry(0))
+			s := b.store(t, pools{write: left, read: p.read, dsn: p.dsn}, sqlstore.WithExpiry(0))
 			j, err := s.Joined()
 			must(t, err)
 			left.SetMaxOpenConns(1)
@@ -152,7 +152,7 @@ func TestIsolationOfTheConnection(t *testing.T) {
 		db := p.with(t, map[string]string{
 			"PostgreSQL": "default_transaction_isolation=serializable", "MariaDB": "tx" + ofMySQL, "MySQL": "transaction" + ofMySQL,
 		}[b.name])
-		s := b.store(t, pools{db, db, ""})
+		s := b.store(t, pools{write: db, read: db, dsn: ""})
 		var wg sync.WaitGroup
 		var begun sync.Map
 		for i := range 200 {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
+	"strings"
 	"testing"
 
 	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/idemkeeper/idemkeeper/internal/test/inside"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
@@ -28,7 +28,7 @@ var pipelined = backend{"Pipelined", dialect.PostgreSQL, func(tb testing.TB) poo
 	tb.Helper()
 	dsn := asPipelined(tb, freshPostgres(tb).dsn)
 	db := open(tb, driverOf(dsn), dsn)
-	return pools{db, db, dsn}
+	return pools{write: db, read: db, dsn: dsn}
 }}
 
 // asPipelined is a data source name of pipelined connections.
@@ -69,7 +69,7 @@ func (p pools) compound(tb testing.TB) pools {
 	cfg.ConnectionAttributes = "program_name:" + compoundDriver{}.name()
 	dsn := cfg.FormatDSN()
 	db := open(tb, driverOf(dsn), dsn)
-	return pools{db, db, dsn}
+	return pools{write: db, read: db, dsn: dsn}
 }
 
 // compoundDriver is the driver of MariaDB with connections of [Strict] that refuse nothing.
@@ -79,7 +79,7 @@ func (compoundDriver) name() string { return "mysql-compound" }
 
 func (d compoundDriver) OpenConnector(dsn string) (sqldriver.Connector, error) {
 	c, err := d.MySQLDriver.OpenConnector(dsn)
-	return lenientConnector{sqlstore.Strict(c)}, err
+	return lenientConnector{sqlstore.Strict(committingConnector{c})}, err
 }
 
 type lenientConnector struct{ sqldriver.Connector }
@@ -89,7 +89,30 @@ func (c lenientConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lenientConn{conn.(strictConn)}, nil
+	strict := conn.(strictConn)
+	return lenientConn{strict, strict.(interface{ Raw() sqldriver.Conn }).Raw().(*committingConn)}, nil
+}
+
+type committingConnector struct{ sqldriver.Connector }
+
+func (c committingConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &committingConn{conn.(strictConn), false}, nil
+}
+
+// committingConn is a connection of the driver that remembers whether the store has sent COMMIT over it.
+type committingConn struct {
+	strictConn
+	committed bool
+}
+
+func (c *committingConn) ExecContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
+	res, err := c.strictConn.ExecContext(ctx, statement, args)
+	c.committed = c.committed || err == nil && strings.Contains(statement, "COMMIT")
+	return res, err
 }
 
 // strictConn is what database/sql uses of a connection of [sqlstore.Strict].
@@ -105,23 +128,34 @@ type strictConn interface {
 	sqldriver.Validator
 }
 
-type lenientConn struct{ strictConn }
-
-func (c lenientConn) refuseNothing() { *inside.Field[bool](c.strictConn, "armed") = false }
+// lenientConn sends what Strict would refuse, but for what comes after the COMMIT of the store.
+type lenientConn struct {
+	strictConn
+	of *committingConn
+}
 
 func (c lenientConn) Raw() sqldriver.Conn { return c.strictConn }
 
+func (c lenientConn) to() strictConn {
+	if c.of.committed {
+		return c.strictConn
+	}
+	return c.of.strictConn
+}
+
 func (c lenientConn) ExecContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
-	c.refuseNothing()
-	return c.strictConn.ExecContext(ctx, statement, args)
+	return c.to().ExecContext(ctx, statement, args)
 }
 
 func (c lenientConn) QueryContext(ctx context.Context, statement string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
-	c.refuseNothing()
-	return c.strictConn.QueryContext(ctx, statement, args)
+	return c.to().QueryContext(ctx, statement, args)
 }
 
 func (c lenientConn) PrepareContext(ctx context.Context, statement string) (sqldriver.Stmt, error) {
-	c.refuseNothing()
-	return c.strictConn.PrepareContext(ctx, statement)
+	return c.to().PrepareContext(ctx, statement)
+}
+
+func (c lenientConn) ResetSession(ctx context.Context) error {
+	c.of.committed = false
+	return c.strictConn.ResetSession(ctx)
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -52,6 +53,7 @@ func (b backend) kind() *sqldialect.Dialect { return sqldialect.Of(b.dialect) }
 type pools struct {
 	write, read *sql.DB
 	dsn         string // of write
+	far         string // in place of dsn, if write goes another way
 }
 
 // backends are the databases. A test on one that this machine cannot have is skipped as not
@@ -73,7 +75,7 @@ var throughPgBouncer = backend{"PgBouncer", dialect.PostgreSQL, func(tb testing.
 	tb.Cleanup(func() { dropPostgres(tb, name) })
 	dsn := testserver.SharedPgBouncer(tb).URL(name)
 	db := open(tb, "pgx", dsn)
-	return pools{db, db, dsn}
+	return pools{write: db, read: db, dsn: dsn}
 }}
 
 // pooled reports whether the database is behind PgBouncer.
@@ -139,7 +141,7 @@ func onPostgres(name, dsn string) backend {
 	return backend{name, dialect.PostgreSQL, func(tb testing.TB) pools {
 		tb.Helper()
 		db := open(tb, driverOf(dsn), dsn)
-		return pools{db, db, dsn}
+		return pools{write: db, read: db, dsn: dsn}
 	}}
 }
 
@@ -201,7 +203,7 @@ func freshPostgres(tb testing.TB) pools {
 		emptied.pools[name] = db
 	})
 	tb.Cleanup(func() { _ = db.Close() })
-	return pools{db, db, postgresDSN(tb, name)}
+	return pools{write: db, read: db, dsn: postgresDSN(tb, name)}
 }
 
 // closing closes the pools that are left when the tests have ended, before the search for leaks.
@@ -209,6 +211,9 @@ type closing struct{ testserver.M }
 
 func (m closing) Run() int {
 	defer func() {
+		if laterDir != "" {
+			_ = os.RemoveAll(laterDir)
+		}
 		for _, db := range emptied.pools {
 			_ = db.Close()
 		}
@@ -339,7 +344,7 @@ func proxied(tb testing.TB, dsn string) (pools, *testserver.Proxy) {
 		dsn = cfg.FormatDSN()
 	}
 	db := open(tb, driverOf(dsn), dsn)
-	return pools{db, db, dsn}, proxy
+	return pools{write: db, read: db, dsn: dsn}, proxy
 }
 
 // holds reports whether a query for a truth value says so. It is for what a test waits for, so it may fail.
@@ -375,7 +380,7 @@ func freshMySQL(tb testing.TB, server string) pools {
 	tb.Cleanup(func() { mustExec(tb, admin, "DROP DATABASE "+name) })
 	dsn := mysqlDSN(tb, server, name)
 	db := open(tb, "mysql", dsn)
-	return pools{db, db, dsn}
+	return pools{write: db, read: db, dsn: dsn}
 }
 
 // mysqlDSN returns the driver's form of a mysql:// URL.
@@ -392,7 +397,7 @@ func freshSQLite(tb testing.TB) pools {
 	write, read := sqlstore.SQLiteDSN(filepath.Join(tb.TempDir(), "with space & 100%.db"))
 	w := open(tb, "sqlite", write)
 	w.SetMaxOpenConns(1)
-	return pools{w, open(tb, "sqlite", read), write}
+	return pools{write: w, read: open(tb, "sqlite", read), dsn: write}
 }
 
 func open(tb testing.TB, driver, dsn string) *sql.DB {
@@ -433,15 +438,36 @@ func (b backend) migrated(tb testing.TB, opts ...sqlstore.Option) pools {
 	return p
 }
 
+// store is a store of a test, with what it was made of.
+type store struct {
+	*sqlstore.Store
+	backend
+	pools
+	prefix string // of its tables
+}
+
 // store returns a store on pools.
-func (b backend) store(tb testing.TB, p pools, opts ...sqlstore.Option) *sqlstore.Store {
+func (b backend) store(tb testing.TB, p pools, opts ...sqlstore.Option) *store {
 	tb.Helper()
 	s, err := sqlstore.New(tb.Context(), p.write, b.dialect, append([]sqlstore.Option{quiet(), sqlstore.WithReadPool(p.read)}, opts...)...)
 	if err != nil {
 		tb.Fatalf("New() = %v, want <nil>", err)
 	}
 	tb.Cleanup(func() { _ = s.Close() })
-	return s
+	_, prefix := sqlstore.TablesOf(opts...)
+	return &store{s, b, p, prefix}
+}
+
+// sql writes a statement on the tables of the store. In the text {records} is the name of a table, and the rest is that of
+// Dialect.Statement.
+func (s *store) sql(text string) string { return s.backend.sql(s.prefix, text) }
+
+var inBraces = regexp.MustCompile(`\{(schema|never|records|bindings|domains|decisions|notes|locks|lock_domain|readable)\}`)
+
+func (b backend) sql(prefix, text string) string {
+	return b.kind().Statement(inBraces.ReplaceAllStringFunc(text, func(name string) string {
+		return b.kind().Table("", prefix+strings.Trim(name, "{}"))
+	}))
 }
 
 // wait waits for a condition, and reports whether it came true.

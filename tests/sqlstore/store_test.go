@@ -5,7 +5,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
@@ -18,13 +17,13 @@ func TestStore(t *testing.T) {
 
 // runStore runs the suite on one store, which it empties before each test, because the start of a store takes longer
 // than most of them.
-func runStore(t *testing.T, s *sqlstore.Store) {
+func runStore(t *testing.T, s *store) {
 	t.Helper()
 	idemtest.RunStore(t, idemtest.StoreHarness{
 		New: func(tb testing.TB) driver.Store {
 			tb.Helper()
 			for _, table := range []string{"records", "domains", "decisions", "notes"} {
-				mustExec(tb, dbOf(s), sqlOf(s, "DELETE FROM {"+table+"}"))
+				mustExec(tb, s.write, s.sql("DELETE FROM {"+table+"}"))
 			}
 			return s
 		},
@@ -45,25 +44,25 @@ var damages = map[idemtest.Damage]string{
 	idemtest.ChangedResponse:  "",
 }
 
-func damage(tb testing.TB, store driver.Store, id driver.KeyID, d idemtest.Damage) {
+func damage(tb testing.TB, of driver.Store, id driver.KeyID, d idemtest.Damage) {
 	tb.Helper()
-	s, ok := store.(*sqlstore.Store)
+	s, ok := of.(*store)
 	if !ok {
-		tb.Fatalf("%T is no *Store", store)
+		tb.Fatalf("%T is no store of these tests", of)
 	}
 	change := damages[d]
 	switch {
-	case d == idemtest.EmptyRecord && dialectOf(s) == dialect.SQLite:
+	case d == idemtest.EmptyRecord && s.dialect == dialect.SQLite:
 		change = "form = 0, state = 0, attempt = 0, fingerprint = x'', nonce = x'', domain = x'', response = NULL"
-	case d == idemtest.ExtendedResponse && dialectOf(s) == dialect.MySQL:
+	case d == idemtest.ExtendedResponse && s.dialect == dialect.MySQL:
 		change = "response = concat(response, response)"
-	case d == idemtest.ExtendedResponse && dialectOf(s) == dialect.SQLite:
+	case d == idemtest.ExtendedResponse && s.dialect == dialect.SQLite:
 		change = "response = CAST(response || response AS BLOB)"
 	case d == idemtest.ChangedResponse:
-		response := get[[]byte](tb, readOf(s), sqlOf(s, "SELECT response FROM {records} WHERE k = ?"), id[:])
+		response := get[[]byte](tb, s.read, s.sql("SELECT response FROM {records} WHERE k = ?"), id[:])
 		response[len(response)/2] ^= 1
-		mustExec(tb, dbOf(s), sqlOf(s, "UPDATE {records} SET response = ? WHERE k = ?"), response, id[:])
+		mustExec(tb, s.write, s.sql("UPDATE {records} SET response = ? WHERE k = ?"), response, id[:])
 		return
 	}
-	mustExec(tb, dbOf(s), sqlOf(s, "UPDATE {records} SET "+change+" WHERE k = ?"), id[:])
+	mustExec(tb, s.write, s.sql("UPDATE {records} SET "+change+" WHERE k = ?"), id[:])
 }

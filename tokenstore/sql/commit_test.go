@@ -87,3 +87,18 @@ func TestCommitPastItsTimeIsCancelled(t *testing.T) {
 		})
 	}
 }
+
+// A connection does not go back to the pool if the store cannot tell what is left in it.
+func TestBrokenSessionLeavesThePool(t *testing.T) {
+	t.Parallel()
+	db := sql.OpenDB(&waitingConn{})
+	defer db.Close()
+	for broken, left := range map[bool]int{false: 1, true: 0} {
+		s, err := newSQLConnector(db, false).Connect(t.Context())
+		must(t, err)
+		s.Close(broken, func() {})
+		if n := db.Stats().OpenConnections; n != left {
+			t.Errorf("Close(broken %t) leaves %d connections, want %d", broken, n, left)
+		}
+	}
+}

@@ -49,7 +49,7 @@ func Migrate(ctx context.Context, db *sql.DB, d dialect.Dialect, opts ...Option)
 		return err
 	}
 	n := cfg.names()
-	if version, err := n.version(ctx, db); err != nil || version == n.migrations().latest {
+	if version, err := n.version(ctx, db); err != nil || version == SchemaVersion {
 		return n.explain(ctx, db, err)
 	}
 	conn, err := db.Conn(ctx)
@@ -107,7 +107,7 @@ func (n names) runMigrations(ctx context.Context, conn *sql.Conn) error {
 	if err != nil {
 		return err
 	}
-	for version := have + 1; version <= n.migrations().latest; version++ {
+	for version := have + 1; version <= SchemaVersion; version++ {
 		statements, err := n.statements(version)
 		if err != nil {
 			return err
@@ -159,8 +159,8 @@ func (n names) version(ctx context.Context, q querier) (int, error) {
 		return 0, nil
 	case err != nil:
 		return 0, fmt.Errorf("tokenstore/sql: schema version: %w: %w", driver.ErrUnavailable, err)
-	case version > n.migrations().latest:
-		return version, fmt.Errorf("%w: to version %d, and this build knows %d", ErrNewerSchema, version, n.migrations().latest)
+	case version > SchemaVersion:
+		return version, fmt.Errorf("%w: to version %d, and this build knows %d", ErrNewerSchema, version, SchemaVersion)
 	}
 	return version, nil
 }
@@ -173,8 +173,8 @@ func (n names) check(ctx context.Context, q querier) error {
 		return err
 	case version == 0:
 		return fmt.Errorf("%w: there is no table %s", ErrNotMigrated, n.table("schema"))
-	case version < n.migrations().latest:
-		return fmt.Errorf("%w: they have version %d, want %d", ErrNotMigrated, version, n.migrations().latest)
+	case version < SchemaVersion:
+		return fmt.Errorf("%w: they have version %d, want %d", ErrNotMigrated, version, SchemaVersion)
 	}
 	return nil
 }

@@ -15,21 +15,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
 
+// migrationFiles make the tables. They have a folder for each database, and a file in it for each version.
+//
 //go:embed migrations
 var migrationFiles embed.FS
-
-// migrations are the files that make the tables, a folder for each database, and a file in it for each version.
-type migrations struct {
-	files  fs.FS
-	latest int
-}
-
-func (n names) migrations() migrations {
-	if n.next != nil {
-		return *n.next
-	}
-	return migrations{migrationFiles, SchemaVersion}
-}
 
 // MigrationPlan is what [Migrate] does to tables.
 type MigrationPlan struct {
@@ -62,7 +51,7 @@ func PlanFrom(version int, d dialect.Dialect, opts ...Option) (MigrationPlan, er
 		return MigrationPlan{}, err
 	}
 	n := cfg.names()
-	latest := n.migrations().latest
+	latest := SchemaVersion
 	if version < 0 || version > latest {
 		return MigrationPlan{}, fmt.Errorf("tokenstore/sql: plan from version %d, want 0 to %d", version, latest)
 	}
@@ -106,7 +95,7 @@ func (p *MigrationPlan) named() {
 // statement by itself.
 func (n names) statements(version int) ([]string, error) {
 	folder := path.Join("migrations", n.dialect.folder)
-	entries, err := fs.ReadDir(n.migrations().files, folder)
+	entries, err := fs.ReadDir(migrationFiles, folder)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +104,7 @@ func (n names) statements(version int) ([]string, error) {
 		if i, _ := strconv.Atoi(number); i != version {
 			continue
 		}
-		text, err := fs.ReadFile(n.migrations().files, path.Join(folder, e.Name()))
+		text, err := fs.ReadFile(migrationFiles, path.Join(folder, e.Name()))
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,6 @@ type names struct {
 	dialect *kind
 	schema  string // "" is that of the connection
 	prefix  string
-	next    *migrations // instead of those of this build; tests set it
 }
 
 // find completes the names by the schema of the tables.

@@ -24,8 +24,6 @@ type config struct {
 	expireEvery    time.Duration
 	log            *slog.Logger
 	tableWait      time.Duration
-	wall           func() time.Time // tests set it
-	next           *migrations      // of names
 }
 
 // WithSchema keeps the tables in a schema of PostgreSQL or in a database of MySQL. The schema
@@ -88,7 +86,7 @@ func TablesOf(opts ...Option) (schema, prefix string) {
 }
 
 func apply(opts []Option) config {
-	c := config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), wall: time.Now, tableWait: time.Second}
+	c := config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), tableWait: time.Second}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)
@@ -119,4 +117,4 @@ func configOf(d dialect.Dialect, opts []Option) (c config, err error) {
 }
 
 // names are those of the tables.
-func (c *config) names() names { return names{c.kind, c.schema, c.prefix, c.next} }
+func (c *config) names() names { return names{c.kind, c.schema, c.prefix} }
