@@ -223,7 +223,8 @@ versions: ## have the modules of the workspace require VERSION=v0.1.0 of each ot
 	@sed -i -E 's|^(.*github.com/idemkeeper/idemkeeper[^ ]*) v[0-9][^ ]*|\1 $(VERSION)|' go.work scripts/minimum.work $(WORKSPACE:%=%/go.mod)
 
 .PHONY: releasecheck
-releasecheck: ## check .goreleaser.yaml with goreleaser, which compiles for minutes the first time
+releasecheck: ## check .goreleaser.yaml with goreleaser, and build the crash kit for Windows, which compiles for minutes the first time
+	GOOS=windows $(GO) build ./crashtest/... ./crashtest/pgx
 	$(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION) check
 
 .PHONY: generate
