@@ -8,7 +8,7 @@ import (
 
 // StartTimeout bounds how long a server may take until it answers. It is
 // generous because several JVMs may share two cores.
-const StartTimeout = 60 * time.Second
+const StartTimeout = 3 * time.Minute
 
 const (
 	// exitTimeout bounds the wait for a process that was signalled.
