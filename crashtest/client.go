@@ -162,10 +162,12 @@ func (c *client) untilFinal(ctx context.Context) (last reply) {
 }
 
 func (c *client) untilFinalFrom(ctx context.Context, nth int) (last reply) {
+	away := func() bool { return c.away != nil && c.away() }
 	end := time.Now().Add(c.Budget)
 	for wait := 20 * time.Millisecond; ; nth++ {
+		began := away()
 		last = c.send(ctx, nth)
-		if c.away != nil && c.away() {
+		if began || away() {
 			end = time.Now().Add(c.Budget)
 		}
 		if last.final() || ctx.Err() != nil || time.Now().After(end) {
