@@ -133,7 +133,7 @@ type client struct {
 // send sends one request.
 func (c *client) send(ctx context.Context, nth int) reply {
 	in := c.route(nth)
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout<<min(nth/3, 3)) // a busy service needs more time than the first tries give it
 	defer cancel()
 	from := c.name
 	if nth > 0 {

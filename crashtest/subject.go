@@ -31,7 +31,7 @@ type Subject struct {
 	Restart map[string]func(ctx context.Context) error
 
 	// Lease, Session and ClientTimeout are for the service and its client, so that a test needs no minutes. The
-	// default is 2 s for the first two and 1 s for the last. Serve reads them from its Env.
+	// default is 2 s for the first two and 1 s for the last, which grows after three tries. Serve reads them from its Env.
 	Lease, Session, ClientTimeout time.Duration
 
 	// Budget is how long a client repeats a request without a final answer, 20 s by default. It begins when a restarted server is back.
