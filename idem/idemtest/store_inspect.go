@@ -50,6 +50,53 @@ var storeInspectTests = []storeTest{
 			b.Errorf("Decisions() of an unused key = %+v, %v, want none", got, err)
 		}
 	}},
+	{name: "a response is forgotten, and the key is not", run: func(b *storeBench) {
+		f, ok := b.s.(driver.Forgetter)
+		if !ok {
+			return
+		}
+		ada := driver.Decision{By: "ada", Reason: "erasure"}
+		for _, size := range []int{10, 100_000} { // a store may keep a large one elsewhere
+			for state, want := range map[driver.State]driver.State{driver.StateCompleted: driver.StateExpired, driver.StateUnknown: driver.StateUnknown} {
+				b.id = randomKeyID()
+				attempt, _ := b.start(driver.ClientKey)
+				s := settlement(attempt, state)
+				s.Response = &driver.Response{Status: 201, Body: make([]byte, size)}
+				s.ResultTTL, s.KeyTTL = time.Hour, 2*time.Hour
+				before, err := b.s.Settle(b.ctx, b.id, s)
+				if err != nil || !before.Settled {
+					b.Fatalf("Settle() = %+v, %v", before, err)
+				}
+				for range 2 {
+					rec, err := f.Forget(b.ctx, b.id, ada)
+					if err != nil || rec.State != want || rec.Response != nil || rec.Attempt != attempt || !rec.KeyExpires.Equal(before.Record.KeyExpires) {
+						b.Errorf("Forget() of a record in %v = %+v, %v, want it in %v without a response", state, rec, err, want)
+					}
+				}
+				rec, err := b.s.Get(b.ctx, b.id)
+				if err != nil || rec.State != want || rec.Response != nil || rec.ResponseErr != nil || rec.Fingerprint != before.Record.Fingerprint {
+					b.Errorf("Get() after Forget() = %+v, %v, want it in %v without a response", rec, err, want)
+				}
+				if res, err := b.s.Settle(b.ctx, b.id, s); err != nil || !res.Settled && state == driver.StateCompleted || res.Record.Response != nil && state == driver.StateCompleted {
+					b.Errorf("the settlement once more = %+v, %v, want that it stands, without its response", res, err)
+				}
+				if in, ok := b.s.(driver.StoreInspector); ok {
+					list, err := in.Decisions(b.ctx, b.id)
+					if err != nil || len(list) != 1 || list[0].Decision != ada || list[0].State != want || list[0].Attempt != 1 {
+						b.Errorf("Decisions() = %+v, %v, want one of ada", list, err)
+					}
+				}
+			}
+		}
+		b.id = randomKeyID()
+		if rec, err := f.Forget(b.ctx, b.id, ada); err != nil || rec.State != driver.StateNone {
+			b.Errorf("Forget() of no record = %+v, %v", rec, err)
+		}
+		attempt, _ := b.start(driver.ClientKey)
+		if rec, err := f.Forget(b.ctx, b.id, ada); err != nil || rec.State != driver.StatePending || rec.Attempt != attempt {
+			b.Errorf("Forget() of a pending record = %+v, %v, want it as it was", rec, err)
+		}
+	}},
 	{name: "each key is listed", run: func(b *storeBench) {
 		in, ok := b.s.(driver.StoreInspector)
 		if !ok {

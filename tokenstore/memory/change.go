@@ -47,7 +47,7 @@ func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlemen
 	defer s.mu.Unlock()
 	write, res, err := rules.Settle(s.entry(id, now), &st, now)
 	if write != nil && write.Record.Decision.ByPerson() {
-		s.keep(id, &st, now)
+		s.keep(id, driver.Decided{At: now, Attempt: st.Attempt.Number, State: st.State, ID: st.ID, Decision: st.Decision})
 	}
 	s.put(id, write)
 	return res, err

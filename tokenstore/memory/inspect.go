@@ -6,9 +6,13 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 )
 
-var _ driver.StoreInspector = (*Store)(nil)
+var (
+	_ driver.StoreInspector = (*Store)(nil)
+	_ driver.Forgetter      = (*Store)(nil)
+)
 
 // keptDecisions is the number of decisions that a store keeps.
 const keptDecisions = 1000
@@ -20,11 +24,26 @@ type decided struct {
 }
 
 // keep notes the decision of a person. The caller has the lock.
-func (s *Store) keep(id driver.KeyID, st *driver.Settlement, now time.Time) {
+func (s *Store) keep(id driver.KeyID, d driver.Decided) {
 	if len(s.decisions) == keptDecisions {
 		s.decisions = slices.Delete(s.decisions, 0, 1)
 	}
-	s.decisions = append(s.decisions, decided{id, driver.Decided{At: now, Attempt: st.Attempt.Number, State: st.State, ID: st.ID, Decision: st.Decision}})
+	s.decisions = append(s.decisions, decided{id, d})
+}
+
+// Forget removes the stored response of a key. The error is ctx.Err() or nil.
+func (s *Store) Forget(ctx context.Context, id driver.KeyID, d driver.Decision) (driver.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.Record{}, err
+	}
+	now := s.lock()
+	defer s.mu.Unlock()
+	if write := rules.Forget(s.entry(id, now), now); write != nil {
+		r := &write.Record
+		s.keep(id, driver.Decided{At: now, Attempt: r.Attempt.Number, State: r.State, ID: driver.NewNonce(), Decision: d})
+		s.put(id, write)
+	}
+	return s.entry(id, now).Copy(), nil
 }
 
 // Clock returns the time of the store. The error is ctx.Err() or nil.

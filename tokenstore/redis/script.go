@@ -26,6 +26,7 @@ var (
 	beginFiles  = []string{"lua/clock.lua", "lua/begin_fresh.lua", "lua/prelude.lua", "lua/begin.lua"}
 	settleFiles = []string{"lua/clock.lua", "lua/settle_completed.lua", "lua/prelude.lua", "lua/settle.lua"}
 	probeFiles  = []string{"lua/clock.lua", "lua/probe.lua"}
+	forgetFiles = []string{"lua/clock.lua", "lua/prelude.lua", "lua/forget.lua"}
 	abortFiles  = []string{"lua/clock.lua", "lua/prelude.lua", "lua/abort.lua"}
 )
 
@@ -35,6 +36,7 @@ var (
 	issueScript  = redisscript.Load(lua, issueFiles...)
 	beginScript  = redisscript.Load(lua, beginFiles...)
 	settleScript = redisscript.Load(lua, settleFiles...)
+	forgetScript = redisscript.Load(lua, forgetFiles...)
 	abortScript  = redisscript.Load(lua, abortFiles...)
 	probeScript  = redisscript.Load(lua, probeFiles...)
 	openScript   = redisscript.Load(lua, "lua/open.lua")

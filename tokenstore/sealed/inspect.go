@@ -9,7 +9,24 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
-var _ driver.StoreInspector = (*Store)(nil)
+var (
+	_ driver.StoreInspector = (*Store)(nil)
+	_ driver.Forgetter      = (*Store)(nil)
+)
+
+// Forget asks the store below to remove a stored response. It needs no key for that. The error wraps
+// errors.ErrUnsupported if that is no [driver.Forgetter].
+func (s *Store) Forget(ctx context.Context, id driver.KeyID, d driver.Decision) (driver.Record, error) {
+	below, ok := s.wrapped.(driver.Forgetter)
+	if !ok {
+		return driver.Record{}, fmt.Errorf("tokenstore/sealed: the store below removes no responses: %w", errors.ErrUnsupported)
+	}
+	rec, err := below.Forget(ctx, id, d)
+	if err == nil {
+		s.warn(ctx, "forget", id, s.open(id, &rec))
+	}
+	return rec, err
+}
 
 // inspector is the store below. The error wraps errors.ErrUnsupported.
 func (s *Store) inspector() (driver.StoreInspector, error) {

@@ -133,6 +133,17 @@ func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 //
 // An error of decide comes back as it is, and nothing was written then.
 func (s *Store) change(ctx context.Context, method string, id driver.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error)) error {
+	return s.changeBy(ctx, method, id, decide, func(ctx context.Context, f *found, write *rules.Entry) (bool, error) {
+		if d := write.Record.Decision; d.ByPerson() {
+			return s.replaceDecided(ctx, method, id, f, write, write.Settlement, d)
+		}
+		return s.replace(ctx, s.db, &s.statements.alone, method, id, f, write)
+	})
+}
+
+// changeBy is change with a replacement of its own.
+func (s *Store) changeBy(ctx context.Context, method string, id driver.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error),
+	replace func(ctx context.Context, f *found, write *rules.Entry) (done bool, err error)) error {
 	for range mostTries {
 		f, err := s.load(ctx, method, id)
 		if s.dialect.Fault(err) == sqldialect.Conflict { // at SERIALIZABLE
@@ -155,21 +166,12 @@ func (s *Store) change(ctx context.Context, method string, id driver.KeyID, deci
 			}
 			continue
 		}
-		replace := s.replaceAlone
-		if write.Record.Decision.ByPerson() {
-			replace = s.replaceDecided
-		}
-		done, err := replace(ctx, method, id, &f, write)
+		done, err := replace(ctx, &f, write)
 		if done || err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("tokenstore/sql: %s: %w: the record kept changing", method, driver.ErrUnavailable)
-}
-
-// replaceAlone is replace, as one statement.
-func (s *Store) replaceAlone(ctx context.Context, method string, id driver.KeyID, f *found, write *rules.Entry) (done bool, err error) {
-	return s.replace(ctx, s.db, &s.statements.alone, method, id, f, write)
 }
 
 // replace writes an entry in place of what was found, and reports whether that was still

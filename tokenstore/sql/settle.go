@@ -34,6 +34,14 @@ func (s *Store) Settle(ctx context.Context, id driver.KeyID, st driver.Settlemen
 	return res, nil
 }
 
+// mayDecide refuses a decision that no record can hold.
+func (s *Store) mayDecide(method string, d driver.Decision) error {
+	if n := len(d.Reason); n > maxReason {
+		return fmt.Errorf("tokenstore/sql: %s: the decision's reason has %d bytes, want at most %d", method, n, maxReason)
+	}
+	return s.mayWrite(method, d.By)
+}
+
 // maySettle refuses a settlement that no record can hold.
 func (s *Store) maySettle(st *driver.Settlement) error {
 	var re driver.Repair
@@ -43,8 +51,8 @@ func (s *Store) maySettle(st *driver.Settlement) error {
 	if err := s.mayWrite("settle", st.Attempt.Fence.Domain, st.Decision.By, re.Route, re.Replaced.Attempt.Fence.Domain); err != nil {
 		return err
 	}
-	if n := len(st.Decision.Reason); n > maxReason {
-		return fmt.Errorf("tokenstore/sql: settle: the decision's reason has %d bytes, want at most %d", n, maxReason)
+	if err := s.mayDecide("settle", st.Decision); err != nil {
+		return err
 	}
 	switch st.State {
 	case driver.StateCompleted:

@@ -22,7 +22,7 @@ func Command(io *cli.Streams, flags *servers.Flags) *cobra.Command {
 	look := looks{printer{io}, flags}
 	decide := decisions{printer{io}, flags}
 	return cli.Group("record", "Look into the token store, and settle open outcomes", look.show(), look.list(), decide.resolve(),
-		look.export(), decide.decideFile())
+		look.export(), decide.decideFile(), decide.forget())
 }
 
 // looks are the commands that only read.

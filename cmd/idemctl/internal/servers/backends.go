@@ -22,6 +22,7 @@ import (
 type Store interface {
 	driver.Store
 	driver.StoreInspector
+	driver.Forgetter
 
 	// AcceptLoss makes the store serve new keys again after a loss of records. It
 	// returns how many shards had lost theirs.
