@@ -24,14 +24,14 @@ func TestForget(t *testing.T) {
 				t.Errorf("record forget %q = %+v, want %d and %q", args, got, code, part)
 			}
 		}
-		forget(0, "attempt 1 expired by ada: erasure", "--scope", "m", "done")
-		forget(0, "attempt 1 unknown by ada: erasure", "--scope", "m", "doubt")
-		for key, want := range map[idem.Key]driver.State{"done": driver.StateExpired, "doubt": driver.StateUnknown} {
-			if rec := stateOf(t, s, key); rec.State != want || rec.Response != nil {
+		forget(0, "attempt 1 answer removed by ada: erasure", "--scope", "m", "done")
+		forget(0, "attempt 1 answer removed by ada: erasure", "--scope", "m", "doubt")
+		for key, want := range map[idem.Key]driver.State{"done": driver.StateCompleted, "doubt": driver.StateUnknown} {
+			if rec := stateOf(t, s, key); rec.State != want || !rec.Response.Omitted || rec.Response.Status != 201 {
 				t.Errorf("record of %s = %+v, want %v without an answer", key, rec, want)
 			}
 		}
-		forget(cli.ExitNothing, "no stored answer: it is expired", "--scope", "m", "done")
+		forget(cli.ExitNothing, "no stored answer: it is completed", "--scope", "m", "done")
 		forget(cli.ExitNothing, "no stored answer: it is released", "--scope", "m", "free")
 		forget(cli.ExitNothing, "no stored answer: it is pending", "--scope", "m", "runs")
 		forget(cli.ExitNothing, "no record", "--scope", "m", "none")
@@ -51,7 +51,7 @@ func TestDecideOnAForgottenAnswer(t *testing.T) {
 	if got := idemctl(t, s.env, "record", "forget", "--scope", "m", "k0"); got.code != 0 {
 		t.Fatalf("record forget = %+v", got)
 	}
-	s.decide(cli.ExitFailed, "no answer is kept", file)
+	s.decide(cli.ExitFailed, "too long to be kept", file)
 	if rec := stateOf(t, s, "k0"); rec.State != driver.StateUnknown {
 		t.Errorf("record = %+v, want it in doubt", rec)
 	}

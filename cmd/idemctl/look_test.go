@@ -30,7 +30,11 @@ func TestRecordTellsOfItsHolder(t *testing.T) {
 			want := func(key string, alive bool, parts ...string) {
 				t.Helper()
 				show := idemctl(t, env, "record", "show", "--scope", "m", key)
-				list := idemctl(t, env, "record", "list")
+				list := idemctl(t, env, "--json", "record", "list")
+				table := idemctl(t, env, "record", "list")
+				if word := map[bool]string{true: " alive ", false: " gone "}[alive]; !strings.Contains(table.stdout, word) {
+					t.Errorf("no %q in\n%s%s", word, table.stdout, table.stderr)
+				}
 				for _, part := range parts {
 					if !strings.Contains(show.stdout, part) || !strings.Contains(list.stdout, part) {
 						t.Errorf("no %q in\n%s%s\n%s%s", part, show.stdout, show.stderr, list.stdout, list.stderr)
@@ -56,7 +60,7 @@ func TestRecordOfLocksElsewhere(t *testing.T) {
 	t.Parallel()
 	store, server := openStore(t)
 	begin(t, store, "k")
-	got := idemctl(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, "record", "list")
+	got := idemctl(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, "--json", "record", "list")
 	if !strings.Contains(got.stdout, "not known: its lock is in the domain d") || !strings.Contains(got.stdout, "idemctl store retire d") || strings.Contains(got.stdout, "gone") {
 		t.Errorf("record list: %s%s", got.stdout, got.stderr)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/record"
@@ -108,6 +109,51 @@ func TestRecordList(t *testing.T) {
 			t.Errorf("record list %s: %d lines:\n%s", tt.args, got, table)
 		}
 	}
+}
+
+// The table fits a terminal, and its pages have each record once.
+func TestRecordListHasPages(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, func(s *doubtful) {
+		t := s.t
+		for i := range 7 {
+			s.doubt(fmt.Sprint("k", i), created)
+		}
+		id, nonce := idem.NewKeyID("m", "wide"), driver.NewNonce()
+		fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Begin(t.Context(), id, driver.BeginRequest{Route: "POST /" + strings.Repeat("ä", 100), Fence: driver.Fence{Domain: strings.Repeat("d", 200), Token: 1<<64 - 1}, Nonce: nonce, Fingerprint: fp}); err != nil {
+			t.Fatal(err)
+		}
+		seen, after := map[string]bool{}, ""
+		for pages := 0; pages == 0 || after != ""; pages++ {
+			got := idemctl(t, s.env, "record", "list", "--limit", "3", "--after", after)
+			if got.code != 0 || pages > 3 {
+				t.Fatalf("record list --after %q = %+v", after, got)
+			}
+			for line := range strings.Lines(got.stdout) {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 120 {
+					t.Errorf("%d columns in %q", n, line)
+				}
+				if cells := strings.Fields(line); cells[0] != "STATE" {
+					if key := cells[len(cells)-1]; seen[key] {
+						t.Errorf("%s is there twice", key)
+					} else {
+						seen[key] = true
+					}
+				}
+			}
+			_, after, _ = strings.Cut(strings.TrimSpace(got.stderr), "--after ")
+		}
+		if len(seen) != 8 {
+			t.Errorf("%d records, want 8", len(seen))
+		}
+		if got := idemctl(t, s.env, "record", "list", "--after", "x"); got.code != cli.ExitUsage {
+			t.Errorf("record list --after x = %+v, want wrong use", got)
+		}
+	})
 }
 
 // A ZooKeeper that is down does not keep records from being looked at.

@@ -64,11 +64,11 @@ func DecisionID(id KeyID, s *Settlement) (n Nonce, err error) {
 
 // Forgetter is a [Store] that can remove a stored response before its time, for data that must go.
 type Forgetter interface {
-	// Forget removes the stored response of a key, and leaves the key. A completed record becomes
-	// expired, so that repeats are refused. An unknown one stays unknown, without the answer that was
-	// kept for the operator. Any other record has no response and stays as it is. The result is the
-	// record after the call. The decision is kept as that of a settlement, with the state of the
-	// record after the call. A second call does nothing.
+	// Forget removes the response of a completed or unknown record, and leaves the record in its
+	// state. In the place of the response is one with its status alone, which is Omitted. So repeats of a completed
+	// request are refused. Any other record stays as it is. The result is the record after the
+	// call. The decision is kept as that of a settlement, with StateExpired. A second call does
+	// nothing.
 	//
 	// The errors are those of Settle.
 	Forget(ctx context.Context, id KeyID, d Decision) (Record, error)

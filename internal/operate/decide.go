@@ -136,7 +136,7 @@ func (v *Verdict) answer(doubt *Doubt, rec *driver.Record) (*idem.Response, erro
 	}
 	switch digest := AnswerDigest(rec); {
 	case digest == "":
-		return nil, errors.New("the answer was too long to be kept")
+		return nil, errors.New("the answer was too long to be kept, or was removed")
 	case undecided(rec.Response.Status):
 		return nil, fmt.Errorf("the kept answer has status %d, which tells clients that nothing is decided; name a file with the answer", rec.Response.Status)
 	case digest == doubt.Digest:

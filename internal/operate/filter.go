@@ -3,6 +3,9 @@ package operate
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -44,6 +47,25 @@ func (q *Filter) Each(ctx context.Context, store driver.Store, size int, f func(
 			return failed
 		}
 	}
+}
+
+// FormatCursor writes a place in the list of open records, for a command line or a URL.
+func FormatCursor(c driver.OpenCursor) string {
+	return strconv.FormatInt(c.Started.UnixNano(), 10) + "-" + c.ID.String()
+}
+
+// ParseCursor reads the text of [FormatCursor].
+func ParseCursor(s string) (c driver.OpenCursor, err error) {
+	at, id, _ := strings.Cut(s, "-")
+	nanos, err := strconv.ParseInt(at, 10, 64)
+	if err == nil {
+		c.ID, err = driver.ParseKeyID(id)
+	}
+	c.Started = time.Unix(0, nanos).UTC()
+	if err != nil || FormatCursor(c) != s {
+		return driver.OpenCursor{}, fmt.Errorf("%q is no place in the list of open records", s)
+	}
+	return c, nil
 }
 
 // after is the place in front of the first record.

@@ -15,7 +15,7 @@ func TestForgottenAnswerIsUnavailable(t *testing.T) {
 	if a := c.PayWithRetries(key, kit.Amount, key); !a.IsPayment() {
 		t.Fatalf("payment = %v", a)
 	}
-	if out, code := s.OutputOf("record", "forget", "--scope", "merchant_demo", key, "--reason", "erasure"); code != 0 || !strings.Contains(out, "expired") {
+	if out, code := s.OutputOf("record", "forget", "--scope", "merchant_demo", key, "--reason", "erasure"); code != 0 || !strings.Contains(out, "answer removed") {
 		t.Fatalf("record forget = %q, exit code %d", out, code)
 	}
 	kit.WantRefusal(t, "retry", c.PayWithRetries(key, kit.Amount, key), "result-unavailable")

@@ -38,12 +38,12 @@ func (s *Store) Forget(ctx context.Context, id driver.KeyID, d driver.Decision) 
 	}
 	now := s.lock()
 	defer s.mu.Unlock()
-	if write := rules.Forget(s.entry(id, now), now); write != nil {
-		r := &write.Record
-		s.keep(id, driver.Decided{At: now, Attempt: r.Attempt.Number, State: r.State, ID: driver.NewNonce(), Decision: d})
+	write, err := rules.Forget(s.entry(id, now))
+	if write != nil && err == nil {
+		s.keep(id, driver.Decided{At: now, Attempt: write.Record.Attempt.Number, State: driver.StateExpired, ID: driver.NewNonce(), Decision: d})
 		s.put(id, write)
 	}
-	return s.entry(id, now).Copy(), nil
+	return s.entry(id, now).Copy(), err
 }
 
 // Clock returns the time of the store. The error is ctx.Err() or nil.

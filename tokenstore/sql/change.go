@@ -135,7 +135,7 @@ func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 func (s *Store) change(ctx context.Context, method string, id driver.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error)) error {
 	return s.changeBy(ctx, method, id, decide, func(ctx context.Context, f *found, write *rules.Entry) (bool, error) {
 		if d := write.Record.Decision; d.ByPerson() {
-			return s.replaceDecided(ctx, method, id, f, write, write.Settlement, d)
+			return s.replaceDecided(ctx, method, id, f, write, write.Settlement, write.Record.State, d)
 		}
 		return s.replace(ctx, s.db, &s.statements.alone, method, id, f, write)
 	})

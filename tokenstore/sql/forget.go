@@ -18,14 +18,14 @@ func (s *Store) Forget(ctx context.Context, id driver.KeyID, d driver.Decision) 
 		return rec, err
 	}
 	settlement := driver.NewNonce()
-	err = s.changeBy(ctx, "forget", id, func(e *rules.Entry, now time.Time) (*rules.Entry, error) {
-		write := rules.Forget(e, now)
+	err = s.changeBy(ctx, "forget", id, func(e *rules.Entry, _ time.Time) (*rules.Entry, error) {
+		write, err := rules.Forget(e)
 		if rec = e.Copy(); write != nil {
 			rec = write.Copy()
 		}
-		return write, nil
+		return write, err
 	}, func(ctx context.Context, f *found, write *rules.Entry) (bool, error) {
-		return s.replaceDecided(ctx, "forget", id, f, write, settlement, d)
+		return s.replaceDecided(ctx, "forget", id, f, write, settlement, driver.StateExpired, d)
 	})
 	return rec, err
 }

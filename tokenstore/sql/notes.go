@@ -152,8 +152,8 @@ func (s *Store) Decisions(ctx context.Context, id driver.KeyID) (list []driver.D
 }
 
 // replaceDecided is replace for the decision of a person. The decision is kept in the same
-// transaction, as of the attempt and the state of the written record.
-func (s *Store) replaceDecided(ctx context.Context, method string, id driver.KeyID, f *found, write *rules.Entry, settlement driver.Nonce, d driver.Decision) (done bool, err error) {
+// transaction, as of the attempt of the record.
+func (s *Store) replaceDecided(ctx context.Context, method string, id driver.KeyID, f *found, write *rules.Entry, settlement driver.Nonce, state driver.State, d driver.Decision) (done bool, err error) {
 	tx, err := s.begin(ctx)
 	if err != nil {
 		return false, s.failed(method, err)
@@ -163,9 +163,8 @@ func (s *Store) replaceDecided(ctx context.Context, method string, id driver.Key
 	if !done || err != nil {
 		return false, err
 	}
-	r := &write.Record
 	err = s.note(ctx, tx, method, s.statements.decide, id[:], settlement[:],
-		int64(r.Attempt.Number), int64(r.State), text(d.By), text(d.Reason), id[:])
+		int64(write.Record.Attempt.Number), int64(state), text(d.By), text(d.Reason), id[:])
 	if err != nil {
 		return false, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/cli"
 	"github.com/idemkeeper/idemkeeper/cmd/idemctl/internal/servers"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/idem/driver/rules"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
@@ -65,7 +66,7 @@ func (c *decisions) forgetAnswer(ctx context.Context, id driver.KeyID, d driver.
 		return err
 	case rec.State == driver.StateNone:
 		return noRecord(id)
-	case rec.Response == nil && rec.ResponseErr == nil && err == nil:
+	case err == nil && rules.Forgotten(rec) == nil:
 		return settledError{fmt.Sprintf("key ID %s has no stored answer: it is %v since %s; nothing was changed", id, rec.State, operate.Stamp(rec.Since()))}
 	}
 	if rec, err = b.Store.Forget(ctx, id, d); err != nil {

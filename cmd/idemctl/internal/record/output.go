@@ -1,10 +1,8 @@
 package record
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
@@ -60,7 +58,11 @@ type Decided struct {
 
 // line is the decision as text.
 func (d *Decided) line() string {
-	text := fmt.Sprintf("%s  attempt %d %s by %s", d.At.Format(time.RFC3339), d.Attempt, d.State, operate.OneLine(d.By))
+	what := d.State
+	if what == driver.StateExpired.String() {
+		what = "answer removed"
+	}
+	text := fmt.Sprintf("%s  attempt %d %s by %s", d.At.Format(time.RFC3339), d.Attempt, what, operate.OneLine(d.By))
 	if d.Reason != "" {
 		text += ": " + operate.OneLine(d.Reason)
 	}
@@ -205,24 +207,47 @@ func (c printer) list(list []*operate.Facts) error {
 	if len(list) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STATE\tSINCE\tATTEMPT\tROUTE\tOPERATION\tKEY ID\tAGE\tHOLDER\tNEXT\tSETTLE")
-	for _, f := range list {
-		r, story := &f.Record, f.Story()
-		state, attempt, route := r.State.String(), strconv.Itoa(int(r.Attempt.Number)), r.Route
-		if f.Err != nil {
-			state, attempt, route = unreadable, "-", f.Err.Error()
-		}
-		fmt.Fprintln(w, strings.Join([]string{state, newRecordRow(&f.OpenRecord, false).since(), attempt, operate.OneLine(route), f.ID.OperationID(), f.ID.String(),
-			operate.Brief(story.Age), cmp.Or(operate.OneLine(story.Holder), "-"), operate.OneLine(story.Next), cmp.Or(operate.OneLine(story.Settle), "-")}, "\t"))
+	if _, err := fmt.Fprintf(c.io.Out, tableLine, "STATE", "AGE", "ATT", "HOLDER", "ROUTE", "KEY ID"); err != nil {
+		return err
 	}
-	return w.Flush()
+	for _, f := range list {
+		state, attempt, route := f.Record.State.String(), strconv.FormatUint(uint64(f.Record.Attempt.Number), 10), operate.OneLine(f.Record.Route)
+		if f.Err != nil {
+			state, attempt, route = unreadable, "-", "-"
+		}
+		if _, err := fmt.Fprintf(c.io.Out, tableLine, state, operate.Brief(f.Story().Age), attempt, briefHolder(f), cut(route, routeWidth), f.ID); err != nil {
+			return err
+		}
+		if f.Err != nil {
+			fmt.Fprintf(c.io.Out, "  because %s\n", cut(operate.OneLine(f.Err.Error()), tableWidth-len("  because ")))
+		}
+	}
+	return nil
 }
 
-// since is for a table.
-func (r Row) since() string {
-	if r.Since == nil {
-		return "-"
+// A table of records fits tableWidth columns, whatever is in it.
+const (
+	tableWidth = 120
+	routeWidth = 20
+	tableLine  = "%-10s  %-7s  %-3s  %-6s  %-20s  %s\n"
+)
+
+// briefHolder is what becomes of the holder in one word.
+func briefHolder(f *operate.Facts) string {
+	switch alive, known := f.Alive(); {
+	case !known:
+		return "?"
+	case alive:
+		return "alive"
 	}
-	return r.Since.Format(time.RFC3339)
+	return "gone"
+}
+
+// cut shortens a text in its middle.
+func cut(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n/2]) + "…" + string(r[len(r)-(n-n/2-1):])
 }

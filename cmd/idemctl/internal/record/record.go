@@ -152,8 +152,9 @@ func (w *whichKey) id(cmd *cobra.Command, args []string) (driver.KeyID, error) {
 }
 
 func (c *looks) list() *cobra.Command {
-	var state string
+	var flags filterFlags
 	var olderThan time.Duration
+	var after string
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -163,35 +164,55 @@ that runs or was interrupted. An unknown record waits for a decision. To see a
 settled record, use "record show" with its key. An empty list is a success. It
 writes nothing. If ZooKeeper does not answer, it says so and goes on without.
 
-The last columns say how old the state is, whether the holder of the attempt lives and
-in which process, what happens next by itself, and which command settles the attempt.
+Each line tells how old the state is, and whether the holder of the attempt is alive,
+gone, or not to be seen from here. "record show --key-id" has the rest: the process
+that holds the lock, what happens next by itself, and the command that settles the
+attempt. With --json each line has all of it.
+
+If there are more than --limit, standard error has the --after for the next page.
 
 An unreadable record, written by a newer build or corrupt, is listed as
-"unreadable" with the reason, with every --state.`,
+"unreadable" with the reason, with every --state and --route.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
+  idemctl --redis redis://127.0.0.1:6379 record list --route "POST /v1/payments" --since 2h --limit 50
   idemctl --redis redis://127.0.0.1:6379 --json record list`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q := driver.OpenQuery{OlderThan: olderThan, Limit: min(limit+1, servers.Page)}
-			if state != "" {
-				s, err := driver.ParseState(state)
-				if err != nil || !s.Open() {
-					return cli.WrongUse("--state %q is neither pending nor unknown", state)
-				}
-				q.State = s
+			q, err := flags.filter(time.Now())
+			if err != nil {
+				return err
 			}
 			if olderThan < 0 || limit < 1 {
 				return cli.WrongUse("--older-than is negative, or --limit below 1")
+			}
+			if after != "" {
+				place, err := operate.ParseCursor(after)
+				if err != nil {
+					return cli.UsageError{Err: fmt.Errorf("--after: %w", err)}
+				}
+				q.After = &place
 			}
 			look, done, err := c.open(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
+			now, err := look.Clock(cmd.Context())
+			if err != nil {
+				return err
+			}
+			times, err := flags.filter(now) // durations are by the clock of the store
+			if err != nil {
+				return err
+			}
+			q.From, q.Until = times.From, times.Until
+			if end := now.Add(-olderThan); olderThan > 0 && (q.Until.IsZero() || end.Before(q.Until)) {
+				q.Until = end
+			}
 			var list []driver.OpenRecord
-			err = servers.EachOpen(cmd.Context(), look.Store, q, func(r *driver.OpenRecord) bool {
+			err = q.Each(cmd.Context(), look.Store, min(limit+1, servers.Page), func(r *driver.OpenRecord) bool {
 				if len(list) == limit {
-					c.print.io.Sayf("there are more than %d; see --limit", limit)
+					c.print.io.Sayf("there are more than %d; go on with --after %s", limit, operate.FormatCursor(list[limit-1].Cursor()))
 					return false
 				}
 				list = append(list, *r)
@@ -207,8 +228,9 @@ An unreadable record, written by a newer build or corrupt, is listed as
 			return c.print.list(facts)
 		},
 	}
-	cmd.Flags().StringVar(&state, "state", "", "pending or unknown (default: both)")
+	flags.add(cmd, "", "pending or unknown (default: both)")
 	cmd.Flags().DurationVar(&olderThan, "older-than", 0, "only attempts at least this old, by the store's clock")
 	cmd.Flags().IntVar(&limit, "limit", 1000, "greatest number of records to list")
+	cmd.Flags().StringVar(&after, "after", "", "go on after the `PLACE` that the page before has told")
 	return cmd
 }

@@ -63,7 +63,7 @@ CREATE TABLE IF NOT EXISTS {decisions} (
 	k              VARBINARY(32) NOT NULL COMMENT 'key ID',
 	settlement     VARBINARY(16) NOT NULL COMMENT 'ID of the settlement',
 	attempt        BIGINT NOT NULL COMMENT 'number of the attempt',
-	state          SMALLINT NOT NULL COMMENT '3 completed, 4 released',
+	state          SMALLINT NOT NULL COMMENT '3 completed, 4 released, 6 its answer was removed',
 	decided_by     VARBINARY(255) NOT NULL COMMENT 'who',
 	decided_reason VARBINARY(1024) NOT NULL COMMENT 'why',
 	decided        BIGINT NOT NULL COMMENT 'when',

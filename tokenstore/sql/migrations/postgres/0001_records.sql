@@ -158,7 +158,7 @@ COMMENT ON TABLE {decisions} IS 'Idemkeeper: Decisions of people about attempts,
 COMMENT ON COLUMN {decisions}.k IS 'key ID';
 COMMENT ON COLUMN {decisions}.settlement IS 'ID of the settlement';
 COMMENT ON COLUMN {decisions}.attempt IS 'number of the attempt';
-COMMENT ON COLUMN {decisions}.state IS '3 completed, 4 released';
+COMMENT ON COLUMN {decisions}.state IS '3 completed, 4 released, 6 its answer was removed';
 COMMENT ON COLUMN {decisions}.decided_by IS 'who';
 COMMENT ON COLUMN {decisions}.decided_reason IS 'why';
 COMMENT ON COLUMN {decisions}.decided IS 'when';

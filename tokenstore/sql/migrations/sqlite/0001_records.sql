@@ -77,7 +77,7 @@ CREATE TABLE {decisions} (
 	k              BLOB NOT NULL,    -- key ID
 	settlement     BLOB NOT NULL,    -- ID of the settlement
 	attempt        INTEGER NOT NULL, -- number of the attempt
-	state          INTEGER NOT NULL, -- 3 completed, 4 released
+	state          INTEGER NOT NULL, -- 3 completed, 4 released, 6 its answer was removed
 	decided_by     BLOB NOT NULL,    -- who
 	decided_reason BLOB NOT NULL,    -- why
 	decided        INTEGER NOT NULL, -- when
