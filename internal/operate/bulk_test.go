@@ -82,6 +82,9 @@ func TestBulkEndsEarly(t *testing.T) {
 					return tt.result
 				},
 				Report: func(int, operate.Result) error {
+					for reported == 0 && len(decided) < 20 { // until others are under way
+						time.Sleep(time.Millisecond)
+					}
 					reported++
 					if tt.cancel {
 						cancel()

@@ -101,6 +101,27 @@ func TestDecideComparesTheWholeAttempt(t *testing.T) {
 	}
 }
 
+// An attempt that ends and another one that begins between the look and the lock are noticed under the
+// lock.
+func TestDecideComparesAgainUnderTheLock(t *testing.T) {
+	t.Parallel()
+	s := newSettling(t)
+	d := s.doubt("k", nil)
+	settle := s.Settler.Settle
+	s.Settler.Settle = func(ctx context.Context, id driver.KeyID, rec *driver.Record) (operate.Settle, error) {
+		res, err := s.Store.Settle(ctx, id, driver.Settlement{Attempt: d.Attempt, ID: driver.NewNonce(), State: driver.StateReleased, Decision: driver.Decision{By: "bob"}})
+		if err != nil || !res.Settled {
+			t.Fatalf("Settle() = %+v, %v", res, err)
+		}
+		s.doubt("k", nil)
+		return settle(ctx, id, rec)
+	}
+	s.want(operate.Changed, "attempt 2 is unknown", d, with("a"), "ada")
+	if rec, err := s.Store.Get(t.Context(), d.ID); err != nil || rec.State != driver.StateUnknown {
+		t.Errorf("record = %+v, %v, want attempt 2 in doubt", rec, err)
+	}
+}
+
 func TestDecideTellsWhatStands(t *testing.T) {
 	t.Parallel()
 	s := newSettling(t)

@@ -21,7 +21,7 @@ type Fault struct {
 var patches embed.FS
 
 // subjects are the files in faults, in the order of the table.
-var subjects = []string{"engine", "joined", "stores", "locks", "edges", "crashtest", "simulation"}
+var subjects = []string{"engine", "joined", "stores", "locks", "edges", "operate", "crashtest", "simulation"}
 
 // allFaults returns the faults of all files.
 func allFaults() ([]Fault, error) {
