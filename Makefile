@@ -96,7 +96,7 @@ test: servers $(GOTESTSUM) ## run every test with the race detector; the last li
 
 # The workspace has newer versions, because the programs and the tests require them. -vet=off, as above.
 .PHONY: minimum
-minimum: servers $(GOTESTSUM) ## run the tests of the library and of tokenstore/sql/pgx on the oldest versions that they require; the last line counts them
+minimum: servers $(GOTESTSUM) ## run the tests of the library, tokenstore/sql/pgx and observe on the oldest versions that they require; the last line counts them
 	@GOGC=400 CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) GOWORK=$(CURDIR)/scripts/minimum.work scripts/test.sh -C . -- -race -vet=off -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) work
 
 # The script adds -short, under which testserver skips each test that asks for a server.

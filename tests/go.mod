@@ -10,6 +10,7 @@ require (
 	github.com/idemkeeper/idemkeeper v0.1.0
 	github.com/idemkeeper/idemkeeper/example-payments v0.1.0
 	github.com/idemkeeper/idemkeeper/internal/database v0.1.0
+	github.com/idemkeeper/idemkeeper/observe v0.1.0
 	github.com/idemkeeper/idemkeeper/tokenstore/sql/pgx v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -41,7 +42,6 @@ require (
 	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.30.0 // indirect
-	github.com/idemkeeper/idemkeeper/observe v0.1.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
