@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/url"
 	"testing"
@@ -12,9 +11,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/goleak"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/test/locktest"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 )
 
@@ -23,8 +21,18 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testserver.M{M: m})
 }
 
-// patience bounds everything that tests wait for.
-const patience = 30 * time.Second
+const patience = locktest.Patience
+
+var (
+	request    = locktest.Request
+	again      = locktest.Again
+	take       = locktest.Take
+	takeSoon   = locktest.TakeSoon
+	release    = locktest.Release
+	wantLocked = locktest.WantLocked
+	await      = locktest.Await
+	wantLost   = locktest.WantLost
+)
 
 // connect returns a client as a service would make it, closed when the test
 // ends; a cluster's for several addresses. tries counts the sendings of a
@@ -89,76 +97,6 @@ func sharedAddr(tb testing.TB) string {
 }
 
 func freshPrefix(tb testing.TB) Option { return WithPrefix(testserver.KeyPrefix(tb)) }
-
-// request is that of a new attempt on a key never used before.
-func request() driver.LockRequest {
-	n := driver.NewNonce()
-	return driver.LockRequest{KeyID: idem.NewKeyID("test", idem.Key(n.String())), Nonce: n}
-}
-
-// again is another attempt's on the same key.
-func again(req driver.LockRequest) driver.LockRequest {
-	return driver.LockRequest{KeyID: req.KeyID, Nonce: driver.NewNonce()}
-}
-
-func take(tb testing.TB, l driver.Locker, req driver.LockRequest) driver.Lease {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	defer cancel()
-	lease, err := l.TryAcquire(ctx, req)
-	if err != nil {
-		tb.Fatalf("TryAcquire(%s) = %v, want a lease", req.KeyID, err)
-	}
-	return lease
-}
-
-func takeSoon(tb testing.TB, l driver.Locker, req driver.LockRequest) driver.Lease {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	defer cancel()
-	lease, err := driver.Acquire(ctx, l, req)
-	if err != nil {
-		tb.Fatalf("Acquire(%s) = %v, want a lease", req.KeyID, err)
-	}
-	return lease
-}
-
-func release(tb testing.TB, lease driver.Lease) {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	defer cancel()
-	if err := lease.Release(ctx); err != nil {
-		tb.Errorf("Release() of %s = %v, want <nil>", lease.Fence(), err)
-	}
-}
-
-// wantLocked tries a lock that somebody else has to hold.
-func wantLocked(tb testing.TB, l driver.Locker, req driver.LockRequest) {
-	tb.Helper()
-	if lease, err := l.TryAcquire(tb.Context(), req); !errors.Is(err, driver.ErrLocked) {
-		tb.Errorf("TryAcquire(%s) = %v, %v, want %v", req.KeyID, lease, err, driver.ErrLocked)
-	}
-}
-
-func await(tb testing.TB, what string, c <-chan struct{}) {
-	tb.Helper()
-	select {
-	case <-c:
-	case <-time.After(patience):
-		tb.Fatalf("%s: nothing after %v", what, patience)
-	}
-}
-
-func wantLost(tb testing.TB, lease driver.Lease) {
-	tb.Helper()
-	await(tb, "Done() of a lost lease", lease.Done())
-	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
-		tb.Errorf("Err() = %v, want %v", err, driver.ErrLeaseLost)
-	}
-	if left, err := lease.Check(tb.Context()); !errors.Is(err, driver.ErrLeaseLost) {
-		tb.Errorf("Check() = %v, %v, want %v", left, err, driver.ErrLeaseLost)
-	}
-}
 
 // do looks behind the locker's back.
 func do(tb testing.TB, r *testserver.Redis, args ...string) []string {

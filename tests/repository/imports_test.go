@@ -41,7 +41,7 @@ var layers = [][]string{
 	{"idem/idemtest", "middleware/grpc/internal/testproto", "console", "observe/prometheus"},
 	{"middleware/exchange/exchangetest"},
 	{"middleware/grpc/grpctest"},
-	{"internal/test/testserver", "internal/test/documents", "internal/database/scratch", "internal/test/enginetest"},
+	{"internal/test/testserver", "internal/test/locktest", "internal/test/documents", "internal/database/scratch", "internal/test/enginetest"},
 	{"internal/tools"},
 	{"lock/zookeeper/internal/zktest"},
 	{"lock/zookeeper/internal/recipetest"},

@@ -3,7 +3,6 @@ package sqllock_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -19,10 +18,9 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	"github.com/idemkeeper/idemkeeper/internal/sqllocks"
+	"github.com/idemkeeper/idemkeeper/internal/test/locktest"
 	"github.com/idemkeeper/idemkeeper/internal/test/testserver"
 	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -35,8 +33,18 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testserver.M{M: m})
 }
 
-// patience bounds everything that tests wait for.
-const patience = 30 * time.Second
+const patience = locktest.Patience
+
+var (
+	request    = locktest.Request
+	again      = locktest.Again
+	take       = locktest.Take
+	takeSoon   = locktest.TakeSoon
+	release    = locktest.Release
+	wantLocked = locktest.WantLocked
+	await      = locktest.Await
+	wantLost   = locktest.WantLost
+)
 
 // backend is a database on which a test runs.
 type backend struct {
@@ -221,72 +229,5 @@ func until(tb testing.TB, what string, holds func() bool) {
 		if time.Now().After(deadline) {
 			tb.Fatalf("never happened: %s", what)
 		}
-	}
-}
-
-// request is that of a new attempt on a key never used before.
-func request() driver.LockRequest {
-	n := driver.NewNonce()
-	return driver.LockRequest{KeyID: idem.NewKeyID("test", idem.Key(n.String())), Nonce: n}
-}
-
-// again is another attempt's on the same key.
-func again(req driver.LockRequest) driver.LockRequest {
-	return driver.LockRequest{KeyID: req.KeyID, Nonce: driver.NewNonce()}
-}
-
-func take(tb testing.TB, l driver.Locker, req driver.LockRequest) driver.Lease {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	defer cancel()
-	lease, err := l.TryAcquire(ctx, req)
-	if err != nil {
-		tb.Fatalf("TryAcquire(%s) = %v, want a lease", req.KeyID, err)
-	}
-	return lease
-}
-
-func takeSoon(tb testing.TB, l driver.Locker, req driver.LockRequest) driver.Lease {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	defer cancel()
-	lease, err := driver.Acquire(ctx, l, req)
-	if err != nil {
-		tb.Fatalf("Acquire(%s) = %v, want a lease", req.KeyID, err)
-	}
-	return lease
-}
-
-func release(tb testing.TB, lease driver.Lease) {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	defer cancel()
-	if err := lease.Release(ctx); err != nil {
-		tb.Errorf("Release() of %s = %v, want <nil>", lease.Fence(), err)
-	}
-}
-
-// wantLocked tries a lock that another owner has to hold.
-func wantLocked(tb testing.TB, l driver.Locker, req driver.LockRequest) {
-	tb.Helper()
-	if lease, err := l.TryAcquire(tb.Context(), req); !errors.Is(err, driver.ErrLocked) {
-		tb.Errorf("TryAcquire(%s) = %v, %v, want %v", req.KeyID, lease, err, driver.ErrLocked)
-	}
-}
-
-func await(tb testing.TB, what string, c <-chan struct{}) {
-	tb.Helper()
-	select {
-	case <-c:
-	case <-time.After(patience):
-		tb.Fatalf("%s: nothing after %v", what, patience)
-	}
-}
-
-func wantLost(tb testing.TB, lease driver.Lease) {
-	tb.Helper()
-	await(tb, "Done() of a lost lease", lease.Done())
-	if err := lease.Err(); !errors.Is(err, driver.ErrLeaseLost) {
-		tb.Errorf("Err() = %v, want %v", err, driver.ErrLeaseLost)
 	}
 }
