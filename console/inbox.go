@@ -201,7 +201,6 @@ type row struct {
 	ID, Operation, State, Route, Age, Since, Holder, Next, Said, Response string
 	Attempt                                                               uint32
 	Fence                                                                 string
-	FenceToken                                                            uint64 // the fence without its domain
 }
 
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
@@ -244,7 +243,7 @@ func rowOf(f *operate.Facts, heard map[attemptOf]string) row {
 	said := saidOf(rec, heard[attemptOf{f.ID, rec.Attempt.Number}])
 	out := row{ID: f.ID.String(), Operation: f.ID.OperationID(), State: rec.State.String(), Route: operate.OneLine(rec.Route),
 		Age: operate.Brief(story.Age), Since: operate.Stamp(rec.Since()), Holder: operate.OneLine(story.Holder), Next: operate.OneLine(story.Next),
-		Attempt: rec.Attempt.Number, FenceToken: rec.Attempt.Fence.Token, Fence: operate.OneLine(rec.Attempt.Fence.String()), Said: operate.OneLine(said), Response: responseOf(rec)}
+		Attempt: rec.Attempt.Number, Fence: operate.OneLine(rec.Attempt.Fence.String()), Said: operate.OneLine(said), Response: responseOf(rec)}
 	if f.Err != nil {
 		out.State, out.Since, out.Fence = "unreadable", operate.Stamp(rec.Started), ""
 		out.Holder, out.Said = "", ""
@@ -261,7 +260,7 @@ func saidOf(rec *driver.Record, said string) string {
 	return said
 }
 
-// responseOf describes the response that was on its way, without its content.
+// responseOf describes the answer of the handler, without its content.
 func responseOf(rec *driver.Record) string {
 	switch {
 	case rec.ResponseErr != nil:
@@ -275,7 +274,11 @@ func responseOf(rec *driver.Record) string {
 }
 
 func summaryOf(resp *driver.Response) string {
-	return "status " + strconv.Itoa(resp.Status) + ", " + strconv.Itoa(len(resp.Body)) + " bytes"
+	size := strconv.Itoa(len(resp.Body)) + " bytes"
+	if len(resp.Body) == 1 {
+		size = "1 byte"
+	}
+	return "status " + strconv.Itoa(resp.Status) + ", " + size
 }
 
 // words writes an age of the filter.

@@ -192,7 +192,7 @@ func (t *Timeline) Observe(ctx context.Context, ev telemetry.Event) {
 		return
 	}
 	addf := func(step, format string, args ...any) { t.addf(payments.MerchantOf(ctx), id, step, format, args...) }
-	taken, begun, freed := fmt.Sprintf("the key is locked, fence %d", f.Token), fmt.Sprintf("attempt %d is noted in the token store", number), "the lock is given back"
+	taken, begun, freed := fmt.Sprintf("the key is locked under fence %d, a number that grows with each holder", f.Token), fmt.Sprintf("attempt %d is noted in the token store", number), "the lock is given back"
 	stored, undone := "the answer is stored", "nothing happened, so the next request may run"
 	if f.Domain == driver.JoinedDomain {
 		// A rollback takes the number along, so the next attempt would be the first one again.
