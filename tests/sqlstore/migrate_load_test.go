@@ -59,7 +59,7 @@ var laterBuild = sync.OnceValues(func() (path string, err error) {
 	if err != nil {
 		return path, err
 	}
-	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", path, "./cmd/idemctl") //nolint:noctx // the time-out of the tests bounds it
+	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", path, "./cmd/idemctl")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return path, fmt.Errorf("%w: %s", err, out)
