@@ -25,6 +25,10 @@ FROM       ?= 1
 KILLS          ?= 500
 DATABASE_KILLS ?= 100
 
+# How many doubts make doubts settles, and how many a second.
+DOUBTS ?= 100000
+RATE   ?= 400
+
 # Which runs of the model, and which deliberate faults. MUTANT_FLAGS=-quick needs no server.
 MODEL        ?=
 MUTANT       ?=
@@ -132,6 +136,10 @@ api: servers ## validate the sample's answers against its openapi.json, and run 
 kills: servers ## kill services and connections (KILLS times) and databases (DATABASE_KILLS times) while joined payments run, and misuse transactions; lines "FIGURE name value"
 	@IDEMKEEPER_KILLS=$(KILLS) IDEMKEEPER_DATABASE_KILLS=$(DATABASE_KILLS) $(GO) test -count=1 -timeout 0 -v \
 		-run '^TestJoined(PaysOnceWhile(InstancesAre|TheDatabaseIs)Killed|PaysOnceWhileConnectionsAreCut|MisuseNeverPaysTwice)$$' ./tests/sqlstore
+
+.PHONY: doubts
+doubts: servers ## export and settle DOUBTS outcomes in doubt at RATE a second while payments run, on PostgreSQL and Redis; lines "FIGURE name value"
+	@IDEMKEEPER_DOUBTS=$(DOUBTS) IDEMKEEPER_DOUBTS_RATE=$(RATE) $(GO) test -count=1 -timeout 0 -v -run '^TestDoubtsByTheThousand$$' ./cmd/idemctl
 
 .PHONY: crashtest
 crashtest: servers ## break the sample and examples/ownhandlers at every step of a payment, in every mode and with every fault (ONLY=joined picks some); tables
