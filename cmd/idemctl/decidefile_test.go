@@ -396,11 +396,11 @@ func TestDecideOnAStoreWithOtherData(t *testing.T) {
 		s.doubt(fmt.Sprint("k", i), nil)
 	}
 	file := s.export(allNotApplied)
-	execSQL(t, db, "CREATE TABLE backup AS SELECT * FROM idem_records")
+	execSQL(t, db, "CREATE TABLE backup AS TABLE idem_records")
 	s.decide(0, "3 settled", file)
 	s.decide(0, "3 by an earlier run", file)
 	execSQL(t, db, "DELETE FROM idem_records")
-	execSQL(t, db, "INSERT INTO idem_records SELECT * FROM backup")
+	execSQL(t, db, "INSERT INTO idem_records TABLE backup")
 	s.decide(0, "would be: 3 settled", file, "--dry-run")
 	if got := s.decide(0, "3 settled", file); !strings.Contains(got.stderr, "3 attempts that an earlier run settled are in doubt again") {
 		t.Errorf("standard error %q, want that the store has older data", got.stderr)

@@ -173,7 +173,9 @@ func (m *doubtsRun) measure(name string, doubts, parts int, rate string) {
 	t := m.t
 	began := time.Now()
 	exported, memory := m.idemctl("record", "export")
-	figure := func(what string, value any) { fmt.Printf("FIGURE doubts_%s_%s %v\n", name, what, value) }
+	figure := func(what string, value any) {
+		_, _ = fmt.Fprintf(os.Stdout, "FIGURE doubts_%s_%s %v\n", name, what, value)
+	}
 	figure("export_seconds", round(time.Since(began).Seconds()))
 	figure("export_memory_mib", memory/1024)
 	rows, err := csv.NewReader(strings.NewReader(exported)).ReadAll()

@@ -3,7 +3,9 @@ package record
 import (
 	"bufio"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,12 +48,8 @@ func answered(r *driver.Record) string {
 	case resp.Omitted:
 		return fmt.Sprintf("%d, not kept", resp.Status)
 	default:
-		text := strconv.Itoa(resp.Status)
-		for _, name := range []string{"Content-Type", "content-type"} {
-			if v := resp.Header[name]; len(v) > 0 {
-				text += " " + v[0]
-			}
-		}
+		mediaType := slices.Concat(resp.Header["Content-Type"], resp.Header["content-type"]) // HTTP, gRPC
+		text := strings.Join(append([]string{strconv.Itoa(resp.Status)}, mediaType...), " ")
 		return text + ", " + strconv.Itoa(len(resp.Body)) + " bytes"
 	}
 }
@@ -147,11 +145,11 @@ are left out, with a message.`,
 			out := bufio.NewWriter(c.print.io.Out)
 			streams := *c.print.io
 			streams.Out = out
-			if !streams.JSON {
-				writeCells(out, exportColumns...)
-			}
 			unreadable := 0
 			var failed error // of the output
+			if !streams.JSON {
+				failed = writeCells(out, exportColumns...) // the buffer keeps an error for Flush
+			}
 			err = q.Each(cmd.Context(), b.Store, exportPage, func(o *driver.OpenRecord) bool {
 				if o.Err != nil {
 					unreadable++
