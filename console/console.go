@@ -64,6 +64,9 @@ type Config struct {
 	// nothing took effect. ctx ends after 5 seconds. An error is shown to the operator, so it must
 	// not have secrets. LookUp changes nothing, and is safe for concurrent use. It may be nil.
 	LookUp func(ctx context.Context, route, operationID string) (Found, error)
+	// NoLookUpInList keeps LookUp out of lists. By default a list of outcomes in doubt asks about each of
+	// its up to 25 operations, eight at a time and for at most 2 seconds.
+	NoLookUpInList bool
 	// Idemctl says that idemctl can reach the store. Pages then have its commands.
 	Idemctl bool
 	// Checks are further lines in the strip of health, such as a database or replicas.
@@ -86,7 +89,11 @@ type Console struct {
 
 	signOuts signOuts
 
-	lookUps chan struct{} // one for each that runs
+	lookUps       chan struct{} // one for each that runs for a single record
+	lookUpsOfMany chan struct{} // and for one of many
+
+	selections selections
+	runs       runs
 }
 
 // MustNew is [New] for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
@@ -136,7 +143,8 @@ func newConsole(engine *idem.Engine, authorise Authorise, cfg Config) (*Console,
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	c := &Console{engine: engine, store: engine.Store(), cfg: cfg, guard: newGuard(&cfg, authorise), mux: http.NewServeMux(), lookUps: make(chan struct{}, mostLookUps)}
+	c := &Console{engine: engine, store: engine.Store(), cfg: cfg, guard: newGuard(&cfg, authorise), mux: http.NewServeMux(), lookUps: make(chan struct{}, mostLookUps),
+		lookUpsOfMany: make(chan struct{}, mostLookUps)}
 	c.look = operate.Looker{Store: c.store, Policies: policies.Of, Locks: func(*driver.Record) driver.LockInspector { return engine }}
 	c.strip.console, c.events.most = c, mostEvents
 	c.mux.HandleFunc("GET /{$}", c.inbox)
@@ -146,12 +154,25 @@ func newConsole(engine *idem.Engine, authorise Authorise, cfg Config) (*Console,
 	c.mux.HandleFunc("GET "+signOutPath, func(w http.ResponseWriter, r *http.Request) { seeOther(w, root(r)) })
 	c.mux.HandleFunc("GET /key/{id}", c.story)
 	c.mux.HandleFunc("POST /key/{id}/settle", c.settle)
+	c.mux.HandleFunc("POST /select", c.choose)
+	c.mux.HandleFunc("GET /select", func(w http.ResponseWriter, r *http.Request) { seeOther(w, root(r)) })
+	c.mux.HandleFunc("GET /select/{id}", c.chosen)
+	c.mux.HandleFunc("POST /select/{id}/settle", c.settleChosen)
+	c.mux.HandleFunc("GET /runs", c.listRuns)
+	c.mux.HandleFunc("GET /runs/{id}", c.showRun)
+	c.mux.HandleFunc("POST /runs/{id}/stop", c.stopRun)
+	c.mux.HandleFunc("GET /runs/{id}/results.csv", c.resultsOfRun)
 	c.mux.HandleFunc("GET /health", c.health)
 	c.mux.Handle("GET /assets/", assetHandler())
 	c.mux.HandleFunc("/assets", c.noPage) // or the mux redirects
 	c.mux.HandleFunc("/", c.noPage)
 	return c, nil
 }
+
+// Close stops a run over many records and waits until the decisions that are under way have ended, or until ctx
+// ends. A service calls it before it closes its engine. Without it the run ends with the process: what was settled
+// stays settled, and the rest stays in doubt.
+func (c *Console) Close(ctx context.Context) error { return c.runs.close(ctx) }
 
 func (c *Console) noPage(w http.ResponseWriter, r *http.Request) {
 	c.fail(w, r, http.StatusNotFound, "There is no such page.")

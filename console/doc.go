@@ -32,7 +32,7 @@
 // that look-up fails: a retry would meet the same ledger, so nobody gains by haste. For all that the
 // console refuses, idemctl record resolve remains, which looks nothing up.
 //
-// A look-up has 5 seconds. At most eight run at the same time. A panic counts as an error. Only
+// A look-up has 5 seconds. At most eight run at the same time, and eight more for lists and runs. A panic counts as an error. Only
 // operators who may settle cause one, and see what it found.
 //
 // # Who may do what
@@ -62,6 +62,30 @@
 // the operator comes from Authorise and never from the form. In joined mode there is no lock, and
 // the store tells whether a transaction holds the key.
 //
+// # Settling many
+//
+// After an incident thousands of outcomes may be in doubt. The list is filtered by route, by the time at which the
+// attempt began, and by the answer that was kept. An operator ticks records, or takes all on a page or all that the
+// filter selects, at most the 20,000 oldest. One page names their number and their routes, and asks for the decision, a
+// reason and a confirmation:
+//
+//   - They took effect, and repeats get the answer that the look-up finds for each, or the answer that is kept
+//     with each record if its status is from 200 to 399, or one answer that the operator enters.
+//   - They did not take effect.
+//
+// A run then settles them in the background, at most 200 a second. The rules are those of single decisions. Each
+// record is read again, and its operation is looked up again, except for a kept answer. The attempt that was selected is settled
+// under the lock of its key by compare-and-set. So two operators who select the same records, or a run that is started again,
+// settle nothing twice. Each record ends as one of these: settled, already settled (the same decision stood
+// before), changed since, locked, refused by the rules, failed (a server did not answer), or not tried. The page of the run shows
+// the progress, can stop it, and has the results as CSV. A run over servers that fail ends by itself.
+//
+// The run does not need the browser. An instance has one run at a time, and refuses a second one until the first
+// has ended. It keeps the selection of the second for 30 minutes. Selections and runs are in the memory of the instance. If
+// that ends, the settled records stay settled, the others are still in the list, and the log has every
+// decision. [Console.Close] stops a run. Behind a proxy with several instances, let an operator's requests go to the same
+// instance. Otherwise the page of a run loads again until it reaches that instance.
+//
 // # Against attacks
 //
 // Every POST has to come from a page of the console. [net/http.CrossOriginProtection] refuses
@@ -76,8 +100,8 @@
 //
 // # What it costs
 //
-// One page reads one page of open records and one lock for each row of it. The page of a record that
-// can be settled costs one look-up. The strip counts up to
+// One page reads one page of open records and one lock for each row of it. A list costs up to 25 look-ups, and the page
+// of a record that can be settled one. The strip counts up to
 // 20,000 open records within two seconds, at most every few seconds. Nothing runs while nobody looks, except
-// [Console.Observe], which keeps the latest events in memory.
+// [Console.Observe], which keeps the latest events in memory, and a run over many records.
 package console

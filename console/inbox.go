@@ -31,14 +31,81 @@ const (
 	all    view = "all" // every open one
 )
 
+// keptFilter is which records a list shows, by the response that was on its way.
+type keptFilter string
+
+// The values of the filter. A record without a response that could be replayed is in keptNone.
+const (
+	keptSuccess keptFilter = "success" // it tells the client that its request took effect
+	keptOther   keptFilter = "other"   // it tells the client something else
+	keptNone    keptFilter = "none"
+)
+
+// has reports whether the filter lets a record through.
+func (k keptFilter) has(rec *driver.Record) bool {
+	switch k {
+	case keptSuccess:
+		return keepsSuccess(rec)
+	case keptOther:
+		return keepsResponse(rec) && !keepsSuccess(rec)
+	case keptNone:
+		return !keepsResponse(rec)
+	}
+	return true
+}
+
+// keepsResponse reports whether a record has a whole response.
+func keepsResponse(rec *driver.Record) bool { return rec.Response != nil && !rec.Response.Omitted }
+
+// keepsSuccess reports whether a record has a whole response that tells a client that its request took
+// effect. Over gRPC that is code 0.
+func keepsSuccess(rec *driver.Record) bool {
+	if !keepsResponse(rec) {
+		return false
+	}
+	over, status := operate.Likely(rec.Route), rec.Response.Status
+	return over != operate.OverGRPC && tookEffect(status) || over != operate.OverHTTP && status == 0
+}
+
 // query is what a list was asked for.
 type query struct {
-	View  view
-	State string // "", pending or unknown
-	Route string // part of the route's name
-	Older time.Duration
-	after *driver.OpenCursor
+	View        view
+	State       string // "", pending or unknown
+	Route       string // part of the route's name
+	Older       time.Duration
+	From, Until time.Time // of the attempt's start, in whole seconds; From is included and Until is not
+	Kept        keptFilter
+	after       *driver.OpenCursor
 }
+
+// timeForms are those of <input type="datetime-local">, which leaves out seconds that are zero, of a date, and
+// of RFC 3339.
+var timeForms = []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.DateOnly, time.RFC3339}
+
+// parseTime returns the zero time for anything else.
+func parseTime(s string) time.Time {
+	for _, form := range timeForms {
+		if t, err := time.Parse(form, strings.TrimSpace(s)); err == nil && t.Year() >= 1970 && t.Year() < 2200 {
+			return t.UTC().Truncate(time.Second)
+		}
+	}
+	return time.Time{}
+}
+
+// formatTime writes a time for a field of a form.
+func formatTime(t time.Time) string {
+	switch {
+	case t.IsZero():
+		return ""
+	case t.Second() == 0:
+		return t.Format(timeForms[0])
+	}
+	return t.Format(timeForms[1])
+}
+
+// FromText and UntilText are for the fields of the filter.
+func (q query) FromText() string  { return formatTime(q.From) }
+func (q query) UntilText() string { return formatTime(q.Until) }
 
 // Ages of the filter.
 var ages = []time.Duration{0, time.Minute, 10 * time.Minute, time.Hour, 24 * time.Hour}
@@ -55,6 +122,10 @@ func parseQuery(v url.Values) (q query) {
 		q.Older = d
 	}
 	q.Route = strings.TrimSpace(operate.OneLine(v.Get("route")))
+	q.From, q.Until = parseTime(v.Get("from")), parseTime(v.Get("until"))
+	if k := keptFilter(v.Get("kept")); k == keptSuccess || k == keptOther || k == keptNone {
+		q.Kept = k
+	}
 	q.after = parseCursor(v.Get("after"))
 	return q
 }
@@ -73,11 +144,36 @@ func (q query) link(after *driver.OpenCursor) string {
 	if q.Older > 0 {
 		set("older", q.Older.String())
 	}
+	set("from", formatTime(q.From))
+	set("until", formatTime(q.Until))
+	set("kept", string(q.Kept))
 	if after != nil {
 		set("after", formatCursor(after))
 	}
 	return "?" + v.Encode()
 }
+
+// open is the query of a store for a page of at most limit records.
+func (q query) open(limit int) driver.OpenQuery {
+	open := driver.OpenQuery{OlderThan: q.Older, Limit: limit, After: q.after}
+	if q.State != "" {
+		open.State, _ = driver.ParseState(q.State) // parseQuery has checked it
+	}
+	if !q.From.IsZero() {
+		// Stores keep whole microseconds at most. So no record begins between this place and From.
+		from := &driver.OpenCursor{Started: q.From.Add(-time.Microsecond)}
+		for i := range from.ID {
+			from.ID[i] = 0xff
+		}
+		if q.after == nil || q.after.Compare(*from) < 0 {
+			open.After = from
+		}
+	}
+	return open
+}
+
+// over reports whether the query selects nothing that began at t or later.
+func (q query) over(t time.Time) bool { return !q.Until.IsZero() && !t.Before(q.Until) }
 
 // self is the link to the page that was asked for, "" for the one that a new visitor sees.
 func (q query) self() string {
@@ -121,10 +217,7 @@ type listing struct {
 // list reads one page. It looks at the locks of the records that it shows, and for the doubts of
 // those that may be running.
 func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
-	open := driver.OpenQuery{OlderThan: q.Older, Limit: 4 * rowsPerPage, After: q.after}
-	if q.State != "" {
-		open.State, _ = driver.ParseState(q.State) // parseQuery has checked it
-	}
+	open := q.open(4 * rowsPerPage)
 	for {
 		page, err := c.store.ListOpen(ctx, open)
 		if err != nil && len(page.Records) == 0 && page.Next == nil && l.Scanned == 0 {
@@ -148,7 +241,7 @@ func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
 			}
 			l.Rows = append(l.Rows, f)
 		}
-		if open.After = page.Next; open.After == nil {
+		if open.After = page.Next; open.After == nil || q.over(open.After.Started) {
 			return l, nil
 		}
 		if l.Scanned >= mostScanned {
@@ -164,6 +257,9 @@ func (c *Console) candidates(rows []driver.OpenRecord, q query, l *listing) (kep
 	for i := range rows {
 		rec := &rows[i].Record
 		switch {
+		case q.over(rec.Started):
+			return kept
+		case rows[i].Err == nil && !q.Kept.has(rec):
 		case q.Route != "" && !strings.Contains(strings.ToLower(rec.Route), strings.ToLower(q.Route)):
 		case q.View == doubts && rows[i].Err == nil && rec.State == driver.StatePending && now.Sub(rec.Started) < young:
 			l.Running++
@@ -189,6 +285,9 @@ type inboxPage struct {
 	Scanned int
 	Running int
 	Partial bool
+	Settles bool   // the operator may settle what the list selects
+	Filter  string // the query of the list without its page, for the form
+	MostAll int    // records that one selection has at most
 }
 
 type ageChoice struct {
@@ -201,6 +300,8 @@ type row struct {
 	ID, Operation, State, Route, Age, Since, Holder, Next, Said, Response string
 	Attempt                                                               uint32
 	Fence                                                                 string
+	Found                                                                 string // by the service's look-up, in its words
+	Pick                                                                  string // stands for the attempt in a selection, "" if it cannot be selected
 }
 
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
@@ -219,6 +320,15 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 	for _, f := range l.Rows {
 		p.Rows = append(p.Rows, rowOf(f, said))
 	}
+	if q.View == doubts && p.Operator.MaySettle {
+		p.Filter, p.MostAll = q.link(nil), mostSelected
+		found := c.lookUpRows(r.Context(), l.Rows, p.Operator)
+		for i, f := range l.Rows {
+			if p.Rows[i].Found = found[i]; f.Err == nil && whyNot(f, p.Operator) == "" {
+				p.Rows[i].Pick, p.Settles = pickOf(f), true
+			}
+		}
+	}
 	p.Cut, p.Scanned, p.Running, p.Partial = l.Cut, l.Scanned, l.Running, l.Partial
 	p.Self = q.self()
 	if l.Next != nil {
@@ -234,7 +344,10 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 		}
 		p.Ages = append(p.Ages, choice)
 	}
-	p.Doubts, p.All = query{Route: q.Route}.link(nil), query{View: all, Route: q.Route}.link(nil)
+	other := query{Route: q.Route, From: q.From, Until: q.Until}
+	p.Doubts = other.link(nil)
+	other.View = all
+	p.All = other.link(nil)
 	c.render(w, r, http.StatusOK, "inbox", p)
 }
 

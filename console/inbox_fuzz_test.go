@@ -9,6 +9,8 @@ import (
 func FuzzParseQuery(f *testing.F) {
 	f.Add("view=all&state=unknown&older=1m&route=POST+/pay&after=1-" + "00000000000000000000000000000000000000000000000000000000000000aa")
 	f.Add("older=-1s&after=x")
+	f.Add("from=2026-05-01T10:00&until=2026-05-02&kept=success")
+	f.Add("from=2026-05-01T10:00:01&until=2026-05-02T00:00:00%2b02:00&kept=x")
 	f.Fuzz(func(t *testing.T, raw string) {
 		v, err := url.ParseQuery(raw)
 		if err != nil {

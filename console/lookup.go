@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -41,8 +42,15 @@ type Found struct {
 
 const (
 	lookUpTimeout = 5 * time.Second
-	mostLookUps   = 8 // that run at the same time, also those that ignored the end of their context
+	// mostLookUps run at the same time for single records, and as many for lists and for runs over many. Those
+	// that ignored the end of their context count.
+	mostLookUps = 8
+	rowsTimeout = 2 * time.Second // for all of a list
+	maxFound    = 200             // characters of what was found, in a line of a list
 )
+
+// errLookUpSlow is shown to the operator.
+var errLookUpSlow = fmt.Errorf("it took longer than %v", lookUpTimeout)
 
 // lookedUp is a look-up as a page tells it.
 type lookedUp struct {
@@ -59,6 +67,28 @@ func (c *Console) lookUp(ctx context.Context, route, operationID string) *looked
 	if c.cfg.LookUp == nil {
 		return &lookedUp{}
 	}
+	select {
+	case c.lookUps <- struct{}{}:
+		return c.lookUpIn(ctx, c.lookUps, route, operationID)
+	default:
+		return c.safeToShow(ctx, operationID, Found{}, errors.New("earlier look-ups have not ended"))
+	}
+}
+
+// lookUpOfMany is lookUp for one of many operations. It waits for one of its slots, which are not those of
+// lookUp. So many look-ups do not keep an operator from a single one.
+func (c *Console) lookUpOfMany(ctx context.Context, route, operationID string) *lookedUp {
+	select {
+	case c.lookUpsOfMany <- struct{}{}:
+		return c.lookUpIn(ctx, c.lookUpsOfMany, route, operationID)
+	case <-ctx.Done():
+		return c.safeToShow(ctx, operationID, Found{}, fmt.Errorf("earlier look-ups have not ended: %w", ctx.Err()))
+	}
+}
+
+// lookUpIn asks in a slot that the caller has taken. The slot is free again once the service's function
+// has returned.
+func (c *Console) lookUpIn(ctx context.Context, slots <-chan struct{}, route, operationID string) *lookedUp {
 	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
 	type result struct {
@@ -66,32 +96,73 @@ func (c *Console) lookUp(ctx context.Context, route, operationID string) *looked
 		err   error
 	}
 	done := make(chan result, 1)
-	r := result{err: errors.New("earlier look-ups have not ended")}
+	go func() {
+		defer func() { <-slots }()
+		found, err := c.ask(ctx, route, operationID)
+		done <- result{found, err}
+	}()
+	var r result
 	select {
-	case c.lookUps <- struct{}{}:
-		go func() {
-			defer func() { <-c.lookUps }()
-			found, err := c.ask(ctx, route, operationID)
-			done <- result{found, err}
-		}()
-		select {
-		case r = <-done:
-		case <-ctx.Done():
-			r.err = ctx.Err()
-		}
-	default:
+	case r = <-done:
+	case <-ctx.Done():
+		r.err = ctx.Err()
 	}
-	l := &lookedUp{Found: r.found}
+	if r.err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		r.err = errLookUpSlow
+	}
+	return c.safeToShow(ctx, operationID, r.found, r.err)
+}
+
+// safeToShow makes the words of a look-up safe to show.
+func (c *Console) safeToShow(ctx context.Context, operationID string, found Found, err error) *lookedUp {
+	l := &lookedUp{Found: found}
 	l.Says, l.Hint, l.More = operate.Printable(l.Says), operate.Printable(l.Hint), operate.Printable(l.More)
-	if r.err != nil {
-		c.cfg.Logger.WarnContext(ctx, "console: look-up", "operation", operationID, "err", r.err)
-		l.Failed = operate.OneLine(r.err.Error())
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			l.Failed = fmt.Sprintf("it took longer than %v", lookUpTimeout)
-		}
+	if err != nil {
+		c.cfg.Logger.WarnContext(ctx, "console: look-up", "operation", operationID, "err", err)
+		l.Failed = operate.OneLine(err.Error())
 		l.Says, l.Nothing = "", false
 	}
 	return l
+}
+
+// lookUpRows asks about those operations of a list that the operator may settle, within a bounded time for all of
+// them, and says for each what a line of the list shows.
+func (c *Console) lookUpRows(ctx context.Context, list []*operate.Facts, op Operator) []string {
+	out := make([]string, len(list))
+	if c.cfg.LookUp == nil || c.cfg.NoLookUpInList {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, rowsTimeout)
+	defer cancel()
+	var asked sync.WaitGroup
+	for i, f := range list {
+		if f.Err != nil || whyNot(f, op) != "" {
+			continue
+		}
+		asked.Go(func() {
+			l := c.lookUpOfMany(ctx, f.Record.Route, f.ID.OperationID())
+			switch {
+			case l.found():
+				out[i] = short(operate.OneLine(l.Says), maxFound)
+			case l.Nothing:
+				out[i] = "nothing, which is no proof"
+			case l.Failed != "" && ctx.Err() != nil:
+				out[i] = "not looked up in time"
+			case l.Failed != "":
+				out[i] = "the look-up failed"
+			}
+		})
+	}
+	asked.Wait()
+	return out
+}
+
+// short cuts a text to some characters.
+func short(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
 }
 
 // ask calls the service's function. A panic is an error.

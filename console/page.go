@@ -23,7 +23,7 @@ var assetFiles embed.FS
 // templates are the pages by name, each with the layout around it.
 var templates = func() map[string]*template.Template {
 	set := make(map[string]*template.Template)
-	for _, name := range []string{"inbox", "story", "health", "error"} {
+	for _, name := range []string{"inbox", "story", "health", "error", "select", "runs", "run"} {
 		set[name] = template.Must(template.ParseFS(pageFiles, "pages/layout.html", "pages/"+name+".html"))
 	}
 	return set
@@ -58,6 +58,7 @@ type page struct {
 	Scopes   string // what a scope is in this service
 	Strip    []healthLine
 	Here     string // path of this page below Root
+	Refresh  int    // seconds after which the page loads again; 0 if it does not
 	SignOut  string // names the form that signs the operator out; empty if there is none
 }
 

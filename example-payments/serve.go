@@ -100,6 +100,11 @@ func (a *App) stop(ctx context.Context, swept <-chan struct{}) error {
 	case <-swept:
 	case <-grace.Done():
 	}
+	if a.console != nil {
+		if err := a.console.Close(grace); err != nil {
+			a.log.Warn("a run of an operator has not ended", "err", err)
+		}
+	}
 	if err := a.engine.Close(grace); err != nil {
 		return fmt.Errorf("given up waiting for handlers, whose locks will time out: %w", err)
 	}

@@ -33,6 +33,7 @@ type service struct {
 
 	found     console.Found // by every look-up
 	lookUpErr error
+	gate      chan struct{} // look-ups wait until it is closed, unless it is nil
 }
 
 // startService starts a service in memory. The tests of the console itself have the other backends.
@@ -61,7 +62,13 @@ func startService(t *testing.T, opts ...memorystore.Option) *service {
 	}
 	page, err = console.New(s.engine, authorise, console.Config{Service: "payments", Logger: slog.New(slog.DiscardHandler),
 		ScopeHint: "the merchant, such as merchant_demo", Idemctl: true,
-		LookUp: func(_ context.Context, _, op string) (console.Found, error) {
+		LookUp: func(ctx context.Context, _, op string) (console.Found, error) {
+			if s.gate != nil {
+				select {
+				case <-s.gate:
+				case <-ctx.Done():
+				}
+			}
 			found, err := s.found, s.lookUpErr
 			found.More = "curl https://ledger.example/payments?operation_id=" + op
 			return found, err
@@ -70,6 +77,7 @@ func startService(t *testing.T, opts ...memorystore.Option) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = page.Close(context.Background()) })
 	mux := http.NewServeMux()
 	mux.Handle("/console/", http.StripPrefix("/console", page))
 	server := httptest.NewServer(mux)

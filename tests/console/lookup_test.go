@@ -327,7 +327,8 @@ func TestOnlyWhoMaySettleLooksUp(t *testing.T) {
 	r.as("reader").storyOf("k").want(t, 200, "You may read only", "!pay_1", "!The service found")
 	r.as("reader").do("POST", "key/"+id("k").String()+"/settle", url.Values{"token": {r.as("reader").get("").form().Get("token")}, "outcome": {"not-applied"}}).want(t, 403)
 	ada := r.as("ada")
-	ada.get("").want(t, 200, id("k").OperationID())
+	r.as("reader").get("").want(t, 200, id("k").OperationID(), "!pay_1", "!checkbox")
+	ada.get("?view=all").want(t, 200, id("k").OperationID(), "!pay_1")
 	if _, err := r.engine.Do(t.Context(), r.operation("runs"), func(context.Context) (idem.Response, error) {
 		ada.storyOf("runs").want(t, 200, "It cannot be overruled", "!pay_1")
 		return idem.Response{Status: 201}, nil

@@ -169,8 +169,10 @@ type rig struct {
 	console *console.Console
 	policy  idem.Policy
 	lookUp  func(ctx context.Context, route, op string) (console.Found, error)
-	url     string
-	log     *locked
+
+	noLookUp bool // the console has none
+	url      string
+	log      *locked
 }
 
 // cannotTell is a look-up that leaves the looking to the operator.
@@ -208,14 +210,17 @@ func newRig(t *testing.T, b backend) *rig {
 // serve makes the console, with the policy of the rig.
 func (r *rig) serve() {
 	r.Helper()
+	cfg := console.Config{Service: "payments", ScopeHint: "the merchant, such as m", Idemctl: true, Challenge: `Basic realm="console"`,
+		Policies: []idem.Policy{r.policy}, Logger: slog.New(slog.NewTextHandler(r.log, nil))}
+	if !r.noLookUp {
+		cfg.LookUp = func(ctx context.Context, route, op string) (console.Found, error) { return r.lookUp(ctx, route, op) }
+	}
 	var err error
-	r.console, err = console.New(r.engine, authorise, console.Config{Service: "payments", ScopeHint: "the merchant, such as m", Idemctl: true, Challenge: `Basic realm="console"`,
-		Policies: []idem.Policy{r.policy},
-		LookUp:   func(ctx context.Context, route, op string) (console.Found, error) { return r.lookUp(ctx, route, op) },
-		Logger:   slog.New(slog.NewTextHandler(r.log, nil))})
+	r.console, err = console.New(r.engine, authorise, cfg)
 	if err != nil {
 		r.Fatal(err)
 	}
+	r.Cleanup(func() { _ = r.console.Close(context.Background()) })
 	mux := http.NewServeMux()
 	mux.Handle("/ops/console/", http.StripPrefix("/ops/console", r.console))
 	server := httptest.NewServer(mux)
