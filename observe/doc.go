@@ -41,6 +41,7 @@
 //	idemkeeper.running_executions  handlers that run in this process
 //	idemkeeper.running_oldest      run time of the oldest of them
 //	idemkeeper.open_records        open records by idemkeeper.state, idemkeeper.age
+//	idemkeeper.doubts              records in doubt by idemkeeper.route, idemkeeper.age
 //	idemkeeper.open_oldest         age of the oldest of them by idemkeeper.state
 //	idemkeeper.unlisted_stores     stores whose open records could not be listed, or not all of them
 //	idemkeeper.unreadable_records  open records that cannot be read, by idemkeeper.reason

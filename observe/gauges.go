@@ -19,6 +19,7 @@ import (
 const (
 	openTimeout = time.Second
 	openLimit   = 1_000 // stop counting here, to keep reading metrics cheap
+	routeLimit  = 100   // routes with doubts that have a series of their own
 )
 
 // ages are the classes of the age of an open record.
@@ -69,6 +70,8 @@ func (m *meters) watch(engine telemetry.Engine, store driver.Store) {
 		metric.WithDescription("How long the oldest of them has been running, 0 if there are no handlers.")))
 	open := must(m.meter.Int64ObservableGauge("idemkeeper.open_records", metric.WithUnit("{record}"),
 		metric.WithDescription("Records without a settled outcome, at most 1000 of a state, over all instances of the store.")))
+	doubts := must(m.meter.Int64ObservableGauge("idemkeeper.doubts", metric.WithUnit("{record}"),
+		metric.WithDescription("Records whose outcome is in doubt by route, the 1000 oldest of a store, over all its instances.")))
 	oldest := must(m.meter.Float64ObservableGauge("idemkeeper.open_oldest", metric.WithUnit("s"),
 		metric.WithDescription("Age of the oldest of them, by this instance's clock.")))
 	unreadable := must(m.meter.Int64ObservableGauge("idemkeeper.unreadable_records", metric.WithUnit("{record}"),
@@ -100,11 +103,19 @@ func (m *meters) watch(engine telemetry.Engine, store driver.Store) {
 			}
 			to.ObserveFloat64(oldest, found.oldest.Seconds(), metric.WithAttributes(of))
 		}
+		for _, route := range m.routes() { // a rule sees an increase only from a value that was there
+			unknown.of(route)
+		}
+		for route, byAge := range unknown.byRoute {
+			for i, age := range ages {
+				to.ObserveInt64(doubts, byAge[i], metric.WithAttributes(keyRoute.String(route), keyAge.String(age.name)))
+			}
+		}
 		// Both listings show the same unreadable records.
 		to.ObserveInt64(unreadable, unknown.newer, because("newer-build"))
 		to.ObserveInt64(unreadable, unknown.corrupt, because("corrupt"))
 		return nil
-	}, open, oldest, unreadable, unlisted))
+	}, open, doubts, oldest, unreadable, unlisted))
 }
 
 // listAllOpen adds up the open records of all stores, and of all parts of them that answer. They are nil if
@@ -142,6 +153,7 @@ func because(name string) metric.ObserveOption {
 // openRecords counts the open records of a state.
 type openRecords struct {
 	byAge          [5]int64 // as ages
+	byRoute        map[string]*[5]int64
 	count          int
 	oldest         time.Duration
 	newer, corrupt int64
@@ -163,6 +175,20 @@ func listOpen(ctx context.Context, store driver.Store, state driver.State) (foun
 	}
 }
 
+// of are the numbers of a route. Routes beyond the limit are counted together.
+func (o *openRecords) of(route string) *[5]int64 {
+	if o.byRoute == nil {
+		o.byRoute = make(map[string]*[5]int64)
+	}
+	if o.byRoute[route] == nil && len(o.byRoute) >= routeLimit {
+		route = "_OTHER"
+	}
+	if o.byRoute[route] == nil {
+		o.byRoute[route] = new([5]int64)
+	}
+	return o.byRoute[route]
+}
+
 // none reports whether no record was listed.
 func (o *openRecords) none() bool { return o.count+int(o.newer+o.corrupt) == 0 }
 
@@ -170,6 +196,12 @@ func (o *openRecords) none() bool { return o.count+int(o.newer+o.corrupt) == 0 }
 func (o *openRecords) join(other *openRecords) {
 	for i := range o.byAge {
 		o.byAge[i] += other.byAge[i]
+	}
+	for route, byAge := range other.byRoute {
+		mine := o.of(route)
+		for i := range byAge {
+			mine[i] += byAge[i]
+		}
 	}
 	o.oldest = max(o.oldest, other.oldest)
 	o.newer += other.newer
@@ -193,6 +225,7 @@ func (o *openRecords) add(r *driver.OpenRecord) {
 	for i := range ages {
 		if age < ages[i].under {
 			o.byAge[i]++
+			o.of(r.Record.Route)[i]++
 			return
 		}
 	}

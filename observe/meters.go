@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -90,8 +91,20 @@ func (m *meters) of(l labels) *set {
 }
 
 // seeded are the events that rules alert on, and the one whose number has to fall to zero before keys are required.
-var seeded = []telemetry.EventType{telemetry.EventUnprotected, telemetry.EventUnknown, telemetry.EventFailedOpen, telemetry.EventOwnershipLost, telemetry.EventSettleDelayed,
+var seeded = []telemetry.EventType{telemetry.EventUnprotected, telemetry.EventUnknown, telemetry.EventResolved, telemetry.EventFailedOpen, telemetry.EventOwnershipLost, telemetry.EventSettleDelayed,
 	telemetry.EventSettleAbandoned, telemetry.EventUnstored, telemetry.EventRepaired, telemetry.EventMisused}
+
+// routes are those that had a request since the start.
+func (m *meters) routes() (list []string) {
+	if all := m.sets.all.Load(); all != nil {
+		for l := range *all {
+			if l.kind == keyOutcome && !slices.Contains(list, l.route) {
+				list = append(list, l.route)
+			}
+		}
+	}
+	return list
+}
 
 // seed counts zero events of a route. A rule sees an increase only from a value that was there.
 func (m *meters) seed(route string) {

@@ -255,6 +255,8 @@ func TestMetrics(t *testing.T) {
 		{"idemkeeper.running_oldest", "s", "", 0},
 		{"idemkeeper.open_records", "{record}", "idemkeeper.age=under-1m,idemkeeper.state=unknown", 1},
 		{"idemkeeper.open_records", "{record}", "idemkeeper.age=over-1d,idemkeeper.state=unknown", 0},
+		{"idemkeeper.doubts", "{record}", "idemkeeper.age=under-1m,idemkeeper.route=POST /pay", 1},
+		{"idemkeeper.doubts", "{record}", "idemkeeper.age=over-1d,idemkeeper.route=POST /pay", 0},
 		{"idemkeeper.unlisted_stores", "{store}", "", 0},
 		{"idemkeeper.open_oldest", "s", "idemkeeper.state=pending", 0},
 		{"idemkeeper.unreadable_records", "{record}", "idemkeeper.reason=corrupt", 0},
