@@ -113,7 +113,7 @@ var (
 // those of the running sample.
 func TestMetricsExist(t *testing.T) {
 	names, labels := scrape(t)
-	values := map[string][]string{"error_type": {}, "idemkeeper_event": {}, "idemkeeper_step": {}, "idemkeeper_outcome": {},
+	values := map[string][]string{"error_type": {""}, "idemkeeper_age": {"under-1m", "under-10m", "under-1h", "under-1d", "over-1d"}, "idemkeeper_event": {}, "idemkeeper_step": {}, "idemkeeper_outcome": {},
 		"idemkeeper_state": {"pending", "unknown"}, "idemkeeper_result": {"done", "failed"}, "idemkeeper_reason": {"newer-build", "corrupt"},
 		"idemkeeper_route": {"$route"}}
 	for e := telemetry.EventType(0); e.String() != "event"; e++ {
