@@ -86,7 +86,13 @@ var ReadyLine = regexp.MustCompile(`^ready http=(\S+) grpc=(\S+)$`)
 // StartInstance runs the sample with these flags and returns once it is ready.
 func StartInstance(t testing.TB, name string, flags ...string) *Instance {
 	t.Helper()
-	in := SpawnInstance(t, name, flags...)
+	return StartBuild(t, Binary(t, "./example-payments"), name, flags...)
+}
+
+// StartBuild is StartInstance for a build of the sample, by its file.
+func StartBuild(t testing.TB, file, name string, flags ...string) *Instance {
+	t.Helper()
+	in := spawn(t, file, name, flags)
 	line := in.WaitOut(t, "ready ")
 	m := ReadyLine.FindStringSubmatch(line)
 	if m == nil {
@@ -99,8 +105,13 @@ func StartInstance(t testing.TB, name string, flags ...string) *Instance {
 // SpawnInstance starts the sample and waits for nothing.
 func SpawnInstance(t testing.TB, name string, flags ...string) *Instance {
 	t.Helper()
+	return spawn(t, Binary(t, "./example-payments"), name, flags)
+}
+
+func spawn(t testing.TB, file, name string, flags []string) *Instance {
+	t.Helper()
 	args := append([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0", "--log-level", "debug"}, flags...)
-	return &Instance{Process: StartProcess(t, name, exec.Command(Binary(t, "./example-payments"), args...))}
+	return &Instance{Process: StartProcess(t, name, exec.Command(file, args...))}
 }
 
 // launch is how an instance is started.
