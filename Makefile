@@ -90,7 +90,7 @@ help: ## list the targets
 	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m KEEP=20 RUNS=20 RUN=60s CONFIG=joined SEEDS=1000 FROM=1 narrow them down."
 	@echo "  DELAY=1ms C=64 CASES=plain,idemkeeper-zookeeper ENSEMBLE=1 WINDOW=2s RECORDS=0 PROFILE=bin/service.pprof PLOT=file.svg do so for make load."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://…, IDEMKEEPER_TEST_POSTGRES=postgres://…, IDEMKEEPER_TEST_MARIADB=mysql://… and IDEMKEEPER_TEST_MYSQL=mysql://… name servers to use."
-	@echo "  IDEMKEEPER_TEST_MARIADB_ROOT=/path/.matrix/trixie and IDEMKEEPER_TEST_MYSQL_ROOT=/path/.matrix/sid name those that make matrix has unpacked, to start."
+	@echo "  IDEMKEEPER_TEST_ROOT=/path/.matrix/mysql-9.7 names a server that make matrix has unpacked, to start."
 
 # gotestsum prints the results, and scripts/count.awk counts them. The race detector needs cgo. A lazier garbage collector
 # saves the compiler and the tests about a seventh of the time, and make lint has go vet.
@@ -147,8 +147,18 @@ crashtest: servers ## break the sample and examples/ownhandlers at every step of
 	$(if $(ONLY),,@cd examples/ownhandlers && IDEMKEEPER_CRASHTEST=full GOWORK=off $(GO) test -count=1 -timeout 0 -v -run 'Survive|AreFound' .)
 
 .PHONY: matrix
-matrix: servers $(GOTESTSUM) ## run the suites of tokenstore/sql, lock/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts
+matrix: servers $(GOTESTSUM) ## run the tests of stores, locks and joined mode on servers of several generations (ONLY=valkey picks some), which it unpacks; a table, and the last line counts
 	@CGO_ENABLED=1 GO=$(GO) GOTESTSUM=$(GOTESTSUM) TIMEOUT=$(TIMEOUT) scripts/matrix.sh '$(ONLY)'
+
+# The older build is the last tag, and before the first tag a commit from which on tables, scripts and records have not changed.
+OLDER ?= $(or $(shell git describe --tags --abbrev=0 2>/dev/null),46394dad)
+
+.PHONY: rolling
+rolling: servers ## replace instances of the commit OLDER=v0.1.0 by those of this one, and the other way around, while clients pay
+	@rm -rf bin/older && mkdir -p bin/older && git archive $(OLDER) | tar -x -C bin/older
+	@cd bin/older && $(GO) build -o ../older-sample ./example-payments
+	@rm -r bin/older
+	@IDEMKEEPER_OLDER_SAMPLE=$(CURDIR)/bin/older-sample $(GO) test -count=1 -v -run '^TestRollingUpgradeUnderLoad$$' ./tests/rolling
 
 .PHONY: simulate
 simulate: ## run SEEDS simulations of whole systems under faults, from seed FROM on; prints what fails and a line "FIGURE simulate"

@@ -6,7 +6,7 @@
 #
 # IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS, IDEMKEEPER_TEST_POSTGRES and
 # IDEMKEEPER_TEST_MARIADB name running servers to use instead. Debian 12 has no MySQL, so
-# its tests run only if IDEMKEEPER_TEST_MYSQL names one, or if IDEMKEEPER_TEST_MYSQL_ROOT names the directory of one to
+# its tests run only if IDEMKEEPER_TEST_MYSQL names one, or if IDEMKEEPER_TEST_ROOT names the directory of one to
 # start, as make matrix does. Tests that break their servers still start their own, and fail if they cannot.
 set -euo pipefail
 

@@ -92,7 +92,7 @@ func TestReleaseSaysWhyItFails(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // so that an answer has come from a busy machine
 	defer cancel()
-	if err := le.Release(ctx); err == nil || !strings.Contains(err.Error(), "run this command") {
+	if err := le.Release(ctx); err == nil || !strings.Contains(err.Error(), "ERR ") { // each version has words of its own
 		t.Errorf("Release() = %v, want the answer of Redis", err)
 	}
 }

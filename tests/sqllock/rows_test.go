@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
+	"github.com/idemkeeper/idemkeeper/internal/sqldialect"
 	sqllock "github.com/idemkeeper/idemkeeper/lock/sql"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sql/dialect"
 )
@@ -51,7 +52,11 @@ func (s *site) waits(tb testing.TB) (so bool) {
 		// InnoDB's own list of waits is a copy, which is not renewed while somebody asks for it again and again.
 		query = "SELECT count(*) > 0 FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'UPDATE%idem_lock_domain%'"
 	}
-	if err := s.db.QueryRowContext(tb.Context(), query).Scan(&so); err != nil {
+	err := s.db.QueryRowContext(tb.Context(), query).Scan(&so)
+	if sqldialect.MySQLNumber(err) == 3854 { // MySQL cannot show a statement of another test that has a key ID in it
+		return false
+	}
+	if err != nil {
 		tb.Fatal(err)
 	}
 	return so

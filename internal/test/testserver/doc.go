@@ -36,12 +36,10 @@
 //	IDEMKEEPER_TEST_MARIADB=mysql://user:password@host:port/
 //	IDEMKEEPER_TEST_MYSQL=mysql://user:password@host:port/
 //
-// The last one names a MySQL. Tests on it are skipped as not run here without it. Two more name directories with
-// a server of another release, as make matrix unpacks them. Tests start that one instead of the installed one, and may
-// kill it:
+// The last one names a MySQL. Tests on it are skipped as not run here without it. One more names the directory of a server
+// of another release, as make matrix unpacks it. Tests start that one instead of the installed one, and may kill it:
 //
-//	IDEMKEEPER_TEST_MARIADB_ROOT=/path/.matrix/trixie
-//	IDEMKEEPER_TEST_MYSQL_ROOT=/path/.matrix/sid
+//	IDEMKEEPER_TEST_ROOT=/path/.matrix/mysql-9.7
 //
 // [StartSample] starts the sample service of this repository, for tests in other modules.
 //

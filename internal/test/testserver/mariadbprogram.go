@@ -23,76 +23,51 @@ const (
 	mysql   mariadbMaker = "mysql"
 )
 
-// mariadbProgram is a server that is installed, or unpacked below a directory.
+// mariadbProgram is a server that is installed, or unpacked below the directory that EnvRoot names.
 type mariadbProgram struct {
-	maker   mariadbMaker
-	command []string // the server, without arguments
-	root    string   // the directory, or ""
-	make    string   // what makes an empty data directory, if the server is installed
+	maker  mariadbMaker
+	server string // the path of the program
+	make   string // of what makes an empty data directory for MariaDB
 }
 
-// find returns the server below the directory that the environment names, otherwise the installed one.
-func (maker mariadbMaker) find() (mariadbProgram, error) {
-	root, name := os.Getenv(EnvMariaDBRoot), "mariadbd"
+func (maker mariadbMaker) find() (p mariadbProgram, err error) {
+	p.maker = maker
 	if maker == mysql {
-		root, name = os.Getenv(EnvMySQLRoot), "mysqld"
+		p.server, err = findProgram("mysqld")
+		return p, err
 	}
-	if root != "" {
-		return unpacked(maker, root, name)
+	if p.server, err = findProgram("mariadbd"); err == nil {
+		p.make, err = findProgram("mariadb-install-db")
 	}
-	server, err := findProgram(name, "/usr/sbin/"+name)
-	if err != nil {
-		return mariadbProgram{}, err
-	}
-	install, err := findProgram("mariadb-install-db", "/usr/bin/mariadb-install-db")
-	return mariadbProgram{maker: maker, command: []string{server}, make: install}, err
+	return p, err
 }
 
-// unpacked finds a server of another release. It needs the C library of its release, so the loader of that starts it.
-func unpacked(maker mariadbMaker, root, name string) (mariadbProgram, error) {
-	loaders, _ := filepath.Glob(filepath.Join(root, "lib*", "ld-linux*.so.*")) // the pattern is valid
-	libraries, _ := filepath.Glob(filepath.Join(root, "usr", "lib", "*-linux-gnu*"))
-	server := filepath.Join(root, "usr", "sbin", name)
-	if _, err := os.Stat(server); err != nil || len(loaders) == 0 || len(libraries) == 0 || !filepath.IsAbs(root) {
-		return mariadbProgram{}, fmt.Errorf("testserver: %q is not the absolute path of a directory with %s of another release: see make matrix", root, name)
+// here returns the argument by which a program that was unpacked finds its own files.
+func (p mariadbProgram) here() []string {
+	if root := below(p.server); root != "" {
+		return []string{"--basedir=" + filepath.Join(root, "usr")}
 	}
-	return mariadbProgram{
-		maker: maker, root: root,
-		command: []string{loaders[0], "--library-path", strings.Join(libraries, ":"), server},
-	}, nil
+	return nil
 }
 
-// server returns a command that reads no configuration.
-func (p mariadbProgram) server(args ...string) []string {
-	command := append([]string{}, p.command...)
-	command = append(command, "--no-defaults")
-	if p.root != "" {
-		command = append(command, "--basedir="+filepath.Join(p.root, "usr"))
-	}
+// args returns the arguments of a server that reads no configuration.
+func (p mariadbProgram) args(args ...string) []string {
+	own := append([]string{"--no-defaults"}, p.here()...)
 	if p.maker == mysql {
-		command = append(command, "--mysqlx=OFF", "--secure-file-priv=")
+		own = append(own, "--mysqlx=OFF", "--secure-file-priv=")
 	} else {
-		command = append(command, "--performance-schema=OFF")
+		own = append(own, "--performance-schema=OFF")
 	}
-	return append(command, args...)
+	return append(own, args...)
 }
 
 // install returns a command that makes an empty data directory.
 func (p mariadbProgram) install(data, temp string) *exec.Cmd {
-	switch {
-	case p.make != "":
-		return exec.Command(p.make, "--no-defaults", "--datadir="+data, "--tmpdir="+temp, "--auth-root-authentication-method=normal", "--skip-test-db")
-	case p.maker == mysql:
-		command := p.server("--initialize-insecure", "--datadir="+data, "--tmpdir="+temp)
-		return exec.Command(command[0], command[1:]...)
+	if p.maker == mysql {
+		return exec.Command(p.server, p.args("--initialize-insecure", "--datadir="+data, "--tmpdir="+temp)...)
 	}
-	// mariadb-install-db finds no server that needs a loader, so this does the same.
-	const script = `mkdir -p -m 700 "$1" "$1/mysql" && cd "$2/usr/share/mariadb" || exit 1
-files="mariadb_system_tables.sql mariadb_performance_tables.sql mariadb_system_tables_data.sql"
-shift 2
-{ echo "USE mysql;"; cat $files; } | "$@"`
-	args := []string{"-c", script, "sh", data, p.root}
-	return exec.Command("/bin/sh", append(args, p.server("--bootstrap", "--skip-grant-tables", "--datadir="+data, "--tmpdir="+temp)...)...)
+	args := append([]string{"--no-defaults"}, p.here()...)
+	return exec.Command(p.make, append(args, "--datadir="+data, "--tmpdir="+temp, "--auth-root-authentication-method=normal", "--skip-test-db")...)
 }
 
 // serves returns nil if this process has written its file, and greets a client. The

@@ -62,7 +62,7 @@ func SharedPgBouncer(tb testing.TB) *PgBouncer {
 
 // launchPgBouncer returns a running pooler, and what is to be called when its process has ended.
 func launchPgBouncer(server string, settings ...string) (p *PgBouncer, end func(), err error) {
-	path, err := findProgram("pgbouncer", "/usr/sbin/pgbouncer")
+	path, err := findProgram("pgbouncer")
 	if err != nil {
 		return nil, nil, err
 	}

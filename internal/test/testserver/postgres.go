@@ -15,9 +15,6 @@ import (
 	"testing"
 )
 
-// postgresBinaries is where Debian keeps the programs of each version.
-const postgresBinaries = "/usr/lib/postgresql/*/bin"
-
 // SharedPostgres returns the URL of a database of the test binary's PostgreSQL:
 // the one named by IDEMKEEPER_TEST_POSTGRES, otherwise of a server started at
 // the first call, which does not sync to disk. Keep to a schema of your own.
@@ -151,10 +148,14 @@ func initPostgres(bin, data string) *exec.Cmd {
 }
 
 func launchPostgres(m *Machine, prepare func(bin, data string) *exec.Cmd, settings ...string) (*Postgres, *ports, error) {
-	bin, err := postgresBin()
+	initdb, err := findProgram("initdb")
+	if err == nil {
+		initdb, err = filepath.EvalSymlinks(initdb) // the other programs are next to it
+	}
 	if err != nil {
 		return nil, nil, err
 	}
+	bin := filepath.Dir(initdb)
 	attr, owner, err := serverUser("postgres")
 	if err != nil {
 		return nil, nil, err
@@ -175,7 +176,7 @@ func launchPostgres(m *Machine, prepare func(bin, data string) *exec.Cmd, settin
 		if m != nil {
 			m.tb.Cleanup(func() { os.RemoveAll(dir) }) // after equip's clean-up has unmounted the disk in it
 			var err error
-			if hw, env, err = m.equip(dir, databaseDisk); err != nil {
+			if hw, env, err = m.equip(bin, dir, databaseDisk); err != nil {
 				return nil, err
 			}
 			data = filepath.Join(dir, "disk", "data")
@@ -210,18 +211,6 @@ func launchPostgres(m *Machine, prepare func(bin, data string) *exec.Cmd, settin
 		os.RemoveAll(dir)
 	}
 	return p, held, err
-}
-
-func postgresBin() (string, error) {
-	found, err := filepath.Glob(filepath.Join(postgresBinaries, "initdb"))
-	if err == nil && len(found) > 0 {
-		return filepath.Dir(found[len(found)-1]), nil
-	}
-	path, err := exec.LookPath("initdb")
-	if err != nil {
-		return "", fmt.Errorf("testserver: PostgreSQL is not installed: %s", installHint)
-	}
-	return filepath.Dir(path), nil
 }
 
 // postgresServes returns nil if the server says in its own file that this

@@ -5,20 +5,48 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
-// findProgram looks a program up by name, then at its place in Debian, which may not be in
-// the PATH.
-func findProgram(name, place string) (string, error) {
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
+// EnvRoot names the directory of a server of another release, as make matrix unpacks it. Tests start that one
+// instead of the installed one.
+const EnvRoot = "IDEMKEEPER_TEST_ROOT"
+
+// findProgram returns the path of the program with the first of these names that there is: below the directory that
+// EnvRoot names, in the PATH, or at its place in Debian, which may not be in the PATH.
+func findProgram(names ...string) (string, error) {
+	places := []string{"/usr/bin", "/usr/sbin", "/usr/lib/postgresql/*/bin"} // of PostgreSQL, the last version counts
+	if root := os.Getenv(EnvRoot); root != "" {
+		for _, place := range places {
+			for _, name := range names {
+				if found, _ := filepath.Glob(filepath.Join(root, place, name)); len(found) > 0 { // the pattern is valid
+					return found[len(found)-1], nil
+				}
+			}
+		}
 	}
-	if _, err := os.Stat(place); err != nil {
-		return "", fmt.Errorf("testserver: %s is not installed: %s", name, installHint)
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+		for _, place := range places {
+			if found, _ := filepath.Glob(filepath.Join(place, name)); len(found) > 0 {
+				return found[len(found)-1], nil
+			}
+		}
 	}
-	return place, nil
+	return "", fmt.Errorf("testserver: %s is not installed: %s", names[0], installHint)
+}
+
+// below returns the directory of EnvRoot if a program is from there, otherwise "".
+func below(program string) string {
+	if root := os.Getenv(EnvRoot); root != "" && strings.HasPrefix(program, filepath.Clean(root)+"/") {
+		return root
+	}
+	return ""
 }
 
 // serverUser returns how to start a server that does not run as root, and what gives a

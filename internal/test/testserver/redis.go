@@ -3,7 +3,6 @@ package testserver
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -77,9 +76,9 @@ func launchRedis(dir string, cfg redisConfig) (*Redis, *ports, error) {
 
 // newRedis prepares a server without starting it.
 func newRedis(parent string, port int, cfg redisConfig, args ...string) (*Redis, error) {
-	path, err := exec.LookPath("redis-server")
+	path, err := findProgram("redis-server", "valkey-server")
 	if err != nil {
-		return nil, fmt.Errorf("testserver: redis-server is not installed: %s", installHint)
+		return nil, err
 	}
 	dir, err := os.MkdirTemp(parent, "redis-")
 	if err != nil {
@@ -89,7 +88,7 @@ func newRedis(parent string, port int, cfg redisConfig, args ...string) (*Redis,
 	var hw hardware
 	var env []string
 	if cfg.machine != nil {
-		if hw, env, err = cfg.machine.equip(dir, diskSize); err != nil {
+		if hw, env, err = cfg.machine.equip(path, dir, diskSize); err != nil {
 			return nil, err
 		}
 		data = filepath.Join(dir, "disk")

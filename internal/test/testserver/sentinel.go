@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -87,9 +86,9 @@ func (s *Sentinel) launch(dir string, cfg redisConfig, nums []int) (err error) {
 
 // newSentinel prepares a sentinel. The sentinel rewrites its configuration file.
 func newSentinel(parent string, port, primary, quorum int) (*Redis, error) {
-	path, err := exec.LookPath("redis-sentinel")
+	path, err := findProgram("redis-sentinel", "valkey-sentinel")
 	if err != nil {
-		return nil, fmt.Errorf("testserver: redis-sentinel is not installed: %s", installHint)
+		return nil, err
 	}
 	dir, err := os.MkdirTemp(parent, "sentinel-")
 	if err != nil {

@@ -23,13 +23,6 @@ const (
 	EnvMariaDB   = "IDEMKEEPER_TEST_MARIADB"   // mysql://user:password@host:port/
 )
 
-// Environment variables with directories that have a server of another release, as make matrix unpacks
-// them. Tests then start that server instead of the installed one.
-const (
-	EnvMariaDBRoot = "IDEMKEEPER_TEST_MARIADB_ROOT"
-	EnvMySQLRoot   = "IDEMKEEPER_TEST_MYSQL_ROOT"
-)
-
 // shared holds the servers of this test binary. A failed start is
 // remembered, and every other test then fails at once.
 var shared struct {

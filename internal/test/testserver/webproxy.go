@@ -41,7 +41,7 @@ func StartHAProxy(tb testing.TB, conf func(address string) string) *WebProxy {
 func startWebProxy(tb testing.TB, name string, args []string, conf func(address string) string) *WebProxy {
 	tb.Helper()
 	needsServer(tb)
-	path, err := findProgram(name, "/usr/sbin/"+name)
+	path, err := findProgram(name)
 	if err != nil {
 		tb.Fatal(err)
 	}

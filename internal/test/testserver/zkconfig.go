@@ -142,13 +142,16 @@ func (c zkConfig) program(name, dir, cfgFile string) (program, error) {
 	return program{name: name, path: java, args: args, dir: dir, log: filepath.Join(dir, "server.log")}, nil
 }
 
-// zkClasspath lists the jars of Debian's package zookeeper.
+// zkClasspath lists the jars of Debian's package libzookeeper-java.
 func zkClasspath() (string, error) {
-	const dir = "/usr/share/java"
+	dir := filepath.Join(os.Getenv(EnvRoot), "/usr/share/java")
+	if _, err := os.Stat(filepath.Join(dir, "zookeeper.jar")); err != nil {
+		dir = "/usr/share/java"
+	}
 	var jars []string
 	for _, name := range []string{
-		"zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core",
-		"snappy-java", "commons-cli", "commons-io", "commons-lang3",
+		"zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java", "commons-cli", "commons-io", "commons-lang3",
+		"zookeeper", // the last, because it names the others by their absolute paths
 	} {
 		jars = append(jars, filepath.Join(dir, name+".jar"))
 	}
@@ -161,5 +164,5 @@ func zkClasspath() (string, error) {
 			return "", fmt.Errorf("testserver: %s is missing: %s", jar, installHint)
 		}
 	}
-	return strings.Join(append(jars, netty...), ":"), nil
+	return strings.Join(append(netty, jars...), ":"), nil
 }

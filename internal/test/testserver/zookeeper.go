@@ -53,7 +53,7 @@ func newZooKeeper(parent string, cfg zkConfig, m zkMember) (*ZooKeeper, error) {
 	var hw hardware
 	var env []string
 	if cfg.machine != nil {
-		if hw, env, err = cfg.machine.equip(dir, diskSize); err != nil {
+		if hw, env, err = cfg.machine.equip("java", dir, diskSize); err != nil {
 			return nil, err
 		}
 	}
