@@ -27,7 +27,7 @@ DATABASE_KILLS ?= 100
 
 # How many doubts make doubts settles, and how many a second.
 DOUBTS ?= 100000
-RATE   ?= 400
+RATE   ?= 250
 
 # Which runs of the model, and which deliberate faults. MUTANT_FLAGS=-quick needs no server.
 MODEL        ?=

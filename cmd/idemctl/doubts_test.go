@@ -38,7 +38,7 @@ const (
 func TestDoubtsByTheThousand(t *testing.T) {
 	doubts, parts, rate := 300, 3, "0"
 	if n, err := strconv.Atoi(os.Getenv(envDoubts)); err == nil {
-		doubts, parts, rate = n, 20, cmp.Or(os.Getenv(envRate), "400")
+		doubts, parts, rate = n, 20, cmp.Or(os.Getenv(envRate), "250")
 	}
 	for name, start := range map[string]func(*testing.T) (*idem.Engine, map[string]string){
 		"PostgreSQL": func(t *testing.T) (*idem.Engine, map[string]string) {

@@ -11,7 +11,7 @@ import (
 
 const (
 	// bulkWorkers is how many decisions are under way at the same time.
-	bulkWorkers = 32
+	bulkWorkers = 16
 	// bulkFailures is how many decisions in a row may fail before the rest is not tried. A server
 	// that is down would fail each of them after its time-out.
 	bulkFailures = 100

@@ -82,7 +82,7 @@ func TestBulkEndsEarly(t *testing.T) {
 					return tt.result
 				},
 				Report: func(int, operate.Result) error {
-					for reported == 0 && len(decided) < 20 { // until others are under way
+					for reported == 0 && len(decided) < 10 { // until others are under way
 						time.Sleep(time.Millisecond)
 					}
 					reported++
