@@ -45,26 +45,13 @@ const (
 func (k keptFilter) has(rec *driver.Record) bool {
 	switch k {
 	case keptSuccess:
-		return keepsSuccess(rec)
+		return operate.KeepsSuccess(rec)
 	case keptOther:
-		return keepsResponse(rec) && !keepsSuccess(rec)
+		return operate.KeepsAnswer(rec) && !operate.KeepsSuccess(rec)
 	case keptNone:
-		return !keepsResponse(rec)
+		return !operate.KeepsAnswer(rec)
 	}
 	return true
-}
-
-// keepsResponse reports whether a record has a whole response.
-func keepsResponse(rec *driver.Record) bool { return rec.Response != nil && !rec.Response.Omitted }
-
-// keepsSuccess reports whether a record has a whole response that tells a client that its request took
-// effect. Over gRPC that is code 0.
-func keepsSuccess(rec *driver.Record) bool {
-	if !keepsResponse(rec) {
-		return false
-	}
-	over, status := operate.Likely(rec.Route), rec.Response.Status
-	return over != operate.OverGRPC && tookEffect(status) || over != operate.OverHTTP && status == 0
 }
 
 // query is what a list was asked for.
@@ -287,6 +274,7 @@ type inboxPage struct {
 	Partial bool
 	Settles bool   // the operator may settle what the list selects
 	Filter  string // the query of the list without its page, for the form
+	Seen    int64  // when the list was read, in microseconds by the store's clock, for the form
 	MostAll int    // records that one selection has at most
 }
 
@@ -306,7 +294,11 @@ type row struct {
 
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 	q := parseQuery(r.URL.Query())
-	l, err := c.list(r.Context(), q)
+	seen, err := c.look.Clock(r.Context())
+	var l listing
+	if err == nil {
+		l, err = c.list(r.Context(), q)
+	}
 	if err != nil {
 		c.unavailable(w, r, err)
 		return
@@ -321,7 +313,7 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 		p.Rows = append(p.Rows, rowOf(f, said))
 	}
 	if q.View == doubts && p.Operator.MaySettle {
-		p.Filter, p.MostAll = q.link(nil), mostSelected
+		p.Filter, p.MostAll, p.Seen = q.link(nil), mostSelected, seen.UnixMicro()
 		found := c.lookUpRows(r.Context(), l.Rows, p.Operator)
 		for i, f := range l.Rows {
 			if p.Rows[i].Found = found[i]; f.Err == nil && whyNot(f, p.Operator) == "" {

@@ -200,7 +200,7 @@ func (l *lookedUp) complete(route string) bool {
 	if operate.Likely(route) == operate.OverGRPC {
 		return l.Answer.Status == 0 // codes.OK
 	}
-	return tookEffect(l.answer(route).Status)
+	return operate.TookEffect(l.answer(route).Status)
 }
 
 // digest is equal for equal words and answers.

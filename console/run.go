@@ -29,7 +29,7 @@ type selectPage struct {
 	By                      []routeRow // the routes
 	Oldest, Newest          string
 	First                   []lineRow // the oldest ones
-	Gone                    int
+	Gone, Later             int
 	More, Parted            bool
 	Kept                    int // have an answer that repeats may get
 	GRPC                    int // an answer cannot be entered for them
@@ -46,7 +46,7 @@ type selectPage struct {
 
 func (c *Console) selectPage(r *http.Request, sel *selection) *selectPage {
 	p := &selectPage{page: c.page(r, "Settle "+plural(len(sel.doubts), "record", "records")), ID: sel.id, Count: len(sel.doubts), By: sel.routes(),
-		Oldest: operate.Stamp(sel.oldest), Newest: operate.Stamp(sel.newest), Gone: sel.gone, More: sel.more, Parted: sel.parted,
+		Oldest: operate.Stamp(sel.oldest), Newest: operate.Stamp(sel.newest), Gone: sel.gone, Later: sel.later, More: sel.more, Parted: sel.parted,
 		Max: driver.MaxReasonBytes, LooksUp: c.cfg.LookUp != nil, Back: sel.back, Status: "201", ContentType: "application/json"}
 	p.Routes = len(p.By)
 	for _, row := range p.By {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ const (
 	// mostSelected bounds the records of a selection, because an instance keeps them in memory.
 	mostSelected = 20_000
 	// selectRead is how many records are read at once for a selection.
-	selectRead = 500
+	selectRead = 50
 	// selectTimeout bounds the reading of a selection. What was read until then is the selection.
 	selectTimeout = 20 * time.Second
 	// selectionLife is how long a selection waits for its confirmation.
@@ -41,6 +42,7 @@ type selection struct {
 	oldest time.Time // start of an attempt
 	newest time.Time
 	gone   int  // records that were ticked and have changed meanwhile
+	later  int  // records that went into doubt after the list was read
 	more   bool // the filter selects more
 	parted bool // a part of the store did not answer
 }
@@ -113,7 +115,12 @@ func (c *Console) choose(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch r.PostForm.Get("which") {
 	case "filter":
-		err = c.selectAll(r.Context(), sel, q)
+		seen, wrong := strconv.ParseInt(r.PostForm.Get("seen"), 10, 64)
+		if wrong != nil {
+			c.fail(w, r, http.StatusUnprocessableEntity, "The form does not say when its list was read. Nothing was selected. Open the list again.")
+			return
+		}
+		err = c.selectAll(r.Context(), sel, q, time.UnixMicro(seen))
 	case "page":
 		err = c.selectPicks(r.Context(), sel, r.PostForm["shown"])
 	default:
@@ -124,7 +131,7 @@ func (c *Console) choose(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusUnprocessableEntity, "The form names an attempt in a way that the console does not. Nothing was selected. Open the list again.")
 	case err != nil:
 		c.unavailable(w, r, err)
-	case len(sel.doubts) == 0 && sel.gone > 0:
+	case len(sel.doubts) == 0 && sel.gone+sel.later > 0:
 		c.fail(w, r, http.StatusConflict, "What you selected is no longer in doubt. Open the list again.")
 	case len(sel.doubts) == 0:
 		c.fail(w, r, http.StatusUnprocessableEntity, "Nothing is selected. Tick the records in the list first, or settle all that it shows.")
@@ -164,8 +171,9 @@ func (c *Console) selectPicks(ctx context.Context, sel *selection, picks []strin
 }
 
 // selectAll selects what a list of doubts shows on all of its pages, oldest first. It reads the store in pages,
-// and asks for the locks of pending records.
-func (c *Console) selectAll(ctx context.Context, sel *selection, q query) error {
+// and asks for the locks of pending records. What went into doubt after the list was read, by the store's clock,
+// is left out, because its operator may have looked at an earlier attempt of the key.
+func (c *Console) selectAll(ctx context.Context, sel *selection, q query, seen time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, selectTimeout)
 	defer cancel()
 	q.View, q.after = doubts, nil
@@ -187,6 +195,10 @@ func (c *Console) selectAll(ctx context.Context, sel *selection, q query) error 
 		for i := range rows {
 			o := &rows[i]
 			if running[o.ID] {
+				continue
+			}
+			if o.Record.Since().After(seen) {
+				sel.later++
 				continue
 			}
 			if sel.more = len(sel.doubts) == mostSelected; sel.more {
@@ -221,7 +233,7 @@ func (c *Console) running(ctx context.Context, rows []driver.OpenRecord) (map[dr
 
 // add takes an open record into the selection. The digest stays only if repeats may get the kept answer.
 func (sel *selection) add(rec *driver.Record, doubt *operate.Doubt) {
-	if doubt.Route = rec.Route; !keepsSuccess(rec) {
+	if doubt.Route = rec.Route; !operate.KeepsSuccess(rec) {
 		doubt.Digest = ""
 	}
 	sel.doubts = append(sel.doubts, *doubt)

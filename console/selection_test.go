@@ -33,7 +33,7 @@ func (endless) ListOpen(_ context.Context, q driver.OpenQuery) (page driver.Open
 func TestSelectionIsBounded(t *testing.T) {
 	c := &Console{store: endless{}, look: operate.Looker{Store: endless{}}}
 	sel := &selection{}
-	if err := c.selectAll(t.Context(), sel, query{}); err != nil {
+	if err := c.selectAll(t.Context(), sel, query{}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if len(sel.doubts) != mostSelected || !sel.more || binary.BigEndian.Uint64(sel.doubts[mostSelected-1].ID[:]) != mostSelected-1 {

@@ -251,9 +251,6 @@ func (f *form) notOffered(outcome string) (status int, problem string) {
 	return http.StatusServiceUnavailable, "The look-up failed: " + f.Looked.Failed + "."
 }
 
-// tookEffect reports whether a status tells a client that its request took effect.
-func tookEffect(status int) bool { return status >= 200 && status < 400 }
-
 // answerOf reads the answer that repeats will get. It accepts what the HTTP middleware replays, and
 // what tells a client that its request took effect.
 func answerOf(v url.Values) (resp idem.Response, err error) {
@@ -262,7 +259,7 @@ func answerOf(v url.Values) (resp idem.Response, err error) {
 	switch {
 	case err != nil || status < 200 || status > 599:
 		return fail("The status is not a number from 200 to 399.")
-	case !tookEffect(status):
+	case !operate.TookEffect(status):
 		return fail(fmt.Sprintf("It took effect, and status %d tells the client that it failed. Enter one from 200 to 399.", status))
 	}
 	// A browser sends line breaks as CR LF (HTML, section 4.10.21.5).

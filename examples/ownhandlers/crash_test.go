@@ -89,7 +89,7 @@ func subject(handler func(part) (gin.HandlerFunc, error), other *system) crashte
 		Restart: restart,
 		Setup: func(tb testing.TB) map[string]string {
 			settings := map[string]string{"redis": testserver.SharedRedis(tb)}
-			server := ""
+			var server string
 			if full() {
 				own := testserver.StartPostgres(tb)
 				server, restart["PostgreSQL"] = own.URL(), func(context.Context) error { own.Restart(); return nil }

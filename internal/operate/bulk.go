@@ -7,14 +7,18 @@ import (
 	"iter"
 	"sync"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 )
 
 const (
 	// bulkWorkers is how many decisions are under way at the same time.
 	bulkWorkers = 16
-	// bulkFailures is how many decisions in a row may fail before the rest is not tried. A server
-	// that is down would fail each of them after its time-out.
+	// bulkFailures is how many decisions in a row may fail for want of a server before the rest is not
+	// tried. Each would fail after a time-out.
 	bulkFailures = 100
+	// bulkTimeout bounds one decision.
+	bulkTimeout = time.Minute
 )
 
 // ErrServersFail says that so many decisions failed in a row that the rest was not tried.
@@ -43,7 +47,9 @@ func (b *Bulk[T]) Run(ctx context.Context, list iter.Seq[T]) error {
 	for range bulkWorkers {
 		workers.Go(func() {
 			for item := range next {
-				results <- reported{item, b.Decide(context.WithoutCancel(ctx), item)}
+				call, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkTimeout)
+				results <- reported{item, b.Decide(call, item)}
+				cancel()
 			}
 		})
 	}
@@ -58,7 +64,7 @@ func (b *Bulk[T]) Run(ctx context.Context, list iter.Seq[T]) error {
 		if err := b.Report(r.item, r.result); err != nil {
 			stop(err)
 		}
-		if inARow++; r.result.Outcome != Failed {
+		if inARow++; r.result.Outcome != Failed || !errors.Is(r.result.Err, driver.ErrUnavailable) && !errors.Is(r.result.Err, context.DeadlineExceeded) {
 			inARow = 0
 		}
 		if inARow == bulkFailures {

@@ -3,10 +3,12 @@ package operate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
@@ -34,6 +36,21 @@ func TestBulkReportsEachOnce(t *testing.T) {
 	}
 }
 
+// Lines that fail by themselves, such as those without a kept answer, do not keep the others from being tried.
+func TestBulkGoesOnAfterFaultsOfLines(t *testing.T) {
+	t.Parallel()
+	n := 0
+	b := operate.Bulk[int]{
+		Decide: func(context.Context, int) operate.Result {
+			return operate.Result{Outcome: operate.Failed, Err: errors.New("no answer is kept")}
+		},
+		Report: func(int, operate.Result) error { n++; return nil },
+	}
+	if err := b.Run(t.Context(), slices.Values(numbers(1000))); err != nil || n != 1000 {
+		t.Errorf("Run() = %v after %d reports, want all 1,000", err, n)
+	}
+}
+
 func TestBulkKeepsItsRate(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -54,7 +71,7 @@ func TestBulkKeepsItsRate(t *testing.T) {
 func TestBulkEndsEarly(t *testing.T) {
 	t.Parallel()
 	full := errors.New("the disk is full")
-	away := errors.New("the server is away")
+	away := fmt.Errorf("%w: the server is away", driver.ErrUnavailable)
 	tests := []struct {
 		name   string
 		result operate.Result

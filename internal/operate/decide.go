@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/driver"
@@ -137,8 +136,8 @@ func (v *Verdict) answer(doubt *Doubt, rec *driver.Record) (*idem.Response, erro
 	switch digest := AnswerDigest(rec); {
 	case digest == "":
 		return nil, errors.New("the answer was too long to be kept, or was removed")
-	case undecided(rec.Response.Status):
-		return nil, fmt.Errorf("the kept answer has status %d, which tells clients that nothing is decided; name a file with the answer", rec.Response.Status)
+	case !KeepsSuccess(rec):
+		return nil, fmt.Errorf("the kept answer has status %d, which does not tell clients that their request took effect; name a file with the answer", rec.Response.Status)
 	case digest == doubt.Digest:
 		return (*idem.Response)(rec.Response), nil
 	}
@@ -221,15 +220,6 @@ func told(rec *driver.Record) string {
 		text += ", by " + OneLine(by)
 	}
 	return text
-}
-
-// undecided reports whether a status of HTTP or gRPC says by itself that nothing is decided. So it is no
-// answer for an operation that took effect.
-func undecided(status int) bool {
-	if status <= 16 {
-		return slices.Contains([]int{1, 2, 4, 10, 13, 14, 15}, status)
-	}
-	return status == 408 || status == 499 || status >= 500
 }
 
 // AnswerDigest stands for the answer of a record. It is "" without an answer that could be replayed.

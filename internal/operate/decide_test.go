@@ -163,8 +163,8 @@ func TestDecideOnKeptAnswers(t *testing.T) {
 	}
 	s.want(operate.Failed, "no answer is kept", s.doubt("none", nil), kept, "ada")
 	s.want(operate.Failed, "too long", s.doubt("omitted", &driver.Response{Status: 201, Omitted: true}), kept, "ada")
-	for _, status := range []int{408, 499, 500, 503, 13} {
-		s.want(operate.Failed, "nothing is decided", s.doubt(idem.Key("s"+string(rune(status))), &driver.Response{Status: status}), kept, "ada")
+	for _, status := range []int{402, 408, 499, 500, 503, 13, 5} {
+		s.want(operate.Failed, "does not tell clients", s.doubt(idem.Key("s"+string(rune(status))), &driver.Response{Status: status}), kept, "ada")
 	}
 }
 

@@ -134,6 +134,34 @@ func TestSettleAllThatTheFilterSelects(t *testing.T) {
 	})
 }
 
+// An operator has verified what the list had. What the keys did since is not selected with it.
+func TestFilterSelectsNothingThatCameLater(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		r.manyInDoubt(0, 2, nil)
+		ada := r.as("ada")
+		list := ada.get("")
+		p := r.policy
+		if _, err := r.engine.Decide(r.Context(), id(nth(0)), r.record(nth(0)).Attempt, idem.NotApplied(), driver.Decision{By: "bob", Reason: "mine"}, &p); err != nil {
+			r.Fatal(err)
+		}
+		second := driver.Settlement{Attempt: r.beginAgain(nth(0)), ID: driver.NewNonce(), State: driver.StateUnknown}
+		if got, err := r.store.Settle(r.Context(), id(nth(0)), second); err != nil || !got.Settled {
+			r.Fatalf("Settle() = %+v, %v", got, err)
+		}
+		r.manyInDoubt(2, 3, nil)
+		page := ada.choose(list, "filter")
+		page.want(r.T, 200, "2 records went into doubt after you opened the list")
+		ada.wantResults(ada.ended(ada.settleMany(page, "not-applied")), map[string]int{"settled": 1})
+		if rec := r.record(nth(0)); rec.State != driver.StateUnknown || rec.Attempt.Number != 2 {
+			r.Errorf("the second attempt, %d, is %v, want it in doubt", rec.Attempt.Number, rec.State)
+		}
+		later := list.form()
+		later.Set("which", "filter")
+		later.Del("seen")
+		ada.do("POST", "select", later).want(r.T, 422, "Open the list again")
+	})
+}
+
 // serveWithoutLookUp makes the console without a look-up.
 func (r *rig) serveWithoutLookUp() {
 	r.Helper()

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,6 +48,7 @@ type fileRun struct {
 	lines   []*line // with a decision that does not stand yet
 	left    int     // lines without a decision
 	earlier int     // lines whose decision stands by an earlier run
+	lost    int     // lines that an earlier run released, in a store that has data from before that
 	answers *answers
 	file    *resultFile // nil in a dry run
 	counts  map[operate.Outcome]int
@@ -116,6 +118,7 @@ nothing was changed; 75 another run has the result file.`,
 }
 
 func (r *fileRun) checkFlags(cmd *cobra.Command) error {
+	r.timed = cmd.Flags().Changed("key-ttl")
 	switch {
 	case r.from == "":
 		return cli.WrongUse("record decide wants --from FILE")
@@ -266,11 +269,15 @@ func (r *fileRun) leaveOut(ctx context.Context, store driver.Store) (err error) 
 			return operate.Result{Outcome: operate.Already}
 		},
 		Report: func(l *line, result operate.Result) error {
-			switch result.Outcome {
-			case operate.Changed:
+			switch {
+			case result.Outcome == operate.Changed && l.decision == sayApplied:
 				again++
 				r.lines = append(r.lines, l)
-			case operate.Already:
+			case result.Outcome == operate.Changed:
+				r.lost++
+				result.Detail = "an earlier run released it, and it is in doubt again, so the store has older data"
+				return r.tell(nil, l, &result, nil) // and the result file keeps that it was released
+			case result.Outcome == operate.Already:
 				r.earlier++
 			}
 			return result.Err
@@ -283,7 +290,10 @@ func (r *fileRun) leaveOut(ctx context.Context, store driver.Store) (err error) 
 		return err
 	}
 	if again > 0 {
-		r.print.io.Sayf("%d attempts that an earlier run settled are in doubt again, so the store has older data; they are settled again", again)
+		r.print.io.Sayf("%d attempts that an earlier run settled as applied are in doubt again, so the store has older data; they are settled again", again)
+	}
+	if r.lost > 0 {
+		r.print.io.Sayf("%d keys may have run since they were released, and the store has lost it: look again, and decide them by a new export and another result file", r.lost)
 	}
 	return nil
 }
@@ -334,9 +344,13 @@ func (r *fileRun) settleAll(ctx context.Context, b *servers.Backends, e *engines
 	if _, err := policy.WithDefaults(); err != nil {
 		return cli.UsageError{Err: err}
 	}
+	var untimed atomic.Int64 // records that do not say how long their route remembers the key
 	settler := operate.Settler{
 		Store: b.Store,
 		Settle: func(ctx context.Context, id driver.KeyID, rec *driver.Record) (operate.Settle, error) {
+			if rec.KeyTTL == 0 {
+				untimed.Add(1)
+			}
 			return e.of(ctx, id, rec.Attempt.Fence.Domain)
 		},
 		Policy: func(string) idem.Policy { return policy },
@@ -358,6 +372,10 @@ func (r *fileRun) settleAll(ctx context.Context, b *servers.Backends, e *engines
 	}
 	err := bulk.Run(ctx, slices.Values(r.lines))
 	bar.clear()
+	if n := untimed.Load(); n > 0 && !r.timed {
+		r.print.io.Sayf("%d records do not say how long their route remembers the key, because an earlier version began their attempts; "+
+			"they are remembered for %v, and a request after that runs again: give --key-ttl if the route's is longer", n, r.keyTTL)
+	}
 	return r.sum(err)
 }
 
@@ -378,6 +396,12 @@ func (r *fileRun) report(bar *progress, l *line, result *operate.Result) (err er
 	if r.dryRun && result.Outcome == operate.Settled {
 		r.would[l.decision+" on route "+operate.OneLine(l.doubt.Route)]++
 	}
+	return r.tell(bar, l, result, err)
+}
+
+// tell prints the result of a line. unwritten is why the result file does not have it, or nil.
+func (r *fileRun) tell(bar *progress, l *line, result *operate.Result, unwritten error) (err error) {
+	err = unwritten
 	if r.print.io.JSON {
 		err = cmp.Or(err, r.print.io.WriteJSON(newResultRow(l, result, r.dryRun)))
 	}
@@ -385,7 +409,9 @@ func (r *fileRun) report(bar *progress, l *line, result *operate.Result) (err er
 		return nil
 	}
 	if r.told++; r.told <= mostTold || err != nil {
-		bar.clear()
+		if bar != nil {
+			bar.clear()
+		}
 		text := string(result.Outcome)
 		if detail := detailOf(result); detail != "" {
 			text += ": " + detail
@@ -412,7 +438,7 @@ func newResultRow(l *line, result *operate.Result, dry bool) resultRow {
 
 // sum tells the results of a run. err is why it ended early, or nil.
 func (r *fileRun) sum(err error) error {
-	notDone, reached := 0, r.done()
+	notDone, reached := r.lost, r.done()
 	for outcome, n := range r.counts {
 		if !outcome.Done() {
 			notDone += n
@@ -420,7 +446,11 @@ func (r *fileRun) sum(err error) error {
 	}
 	parts := []string{}
 	for _, o := range []operate.Outcome{operate.Settled, operate.Already, operate.Changed, operate.Locked, operate.Failed} {
-		parts = append(parts, fmt.Sprintf("%d %s", r.counts[o], o))
+		n := r.counts[o]
+		if o == operate.Changed {
+			n += r.lost
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", n, o))
 	}
 	text := strings.Join(parts, ", ")
 	if r.dryRun {
@@ -448,7 +478,7 @@ func (r *fileRun) sum(err error) error {
 	case err != nil: // as text, because the error of a line does not decide the exit code
 		return fmt.Errorf("stopped after %d of %d decisions: %s; %s", reached, len(r.lines), err.Error(), again)
 	case notDone > 0:
-		return fmt.Errorf("%d of %d decisions do not stand; %s", notDone, len(r.lines), again)
+		return fmt.Errorf("%d of %d decisions do not stand; %s", notDone, len(r.lines)+r.lost, again)
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ type resultFile struct {
 	f    *os.File
 	done map[string]bool // the decision_id of lines whose decision stands
 	size int64           // of the whole lines
+	torn error           // why the file ends with a part of a line; nothing is written after it
 }
 
 // openResults opens or makes a result file and locks it.
@@ -104,6 +105,9 @@ func (r *resultFile) add(l *line, result *operate.Result, by string, at time.Tim
 }
 
 func (r *resultFile) write(cells []string) error {
+	if r.torn != nil {
+		return r.torn
+	}
 	text := cellsLine(cells)
 	n, err := r.f.WriteString(text)
 	if err == nil {
@@ -112,6 +116,7 @@ func (r *resultFile) write(cells []string) error {
 	}
 	if cut := r.cutOff(); cut != nil { // a disk that is full lets a file become shorter
 		err = fmt.Errorf("%w, and its last line stays cut off: %w", err, cut)
+		r.torn = err
 	}
 	return err
 }
