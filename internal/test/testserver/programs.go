@@ -16,11 +16,11 @@ import (
 const EnvRoot = "IDEMKEEPER_TEST_ROOT"
 
 // findProgram returns the path of the program with the first of these names that there is: below the directory that
-// EnvRoot names, in the PATH, or at its place in Debian, which may not be in the PATH.
+// EnvRoot names, in the PATH, or in a directory of Debian that may not be in the PATH.
 func findProgram(names ...string) (string, error) {
-	places := []string{"/usr/bin", "/usr/sbin", "/usr/lib/postgresql/*/bin"} // of PostgreSQL, the last version counts
+	beside := []string{"/usr/sbin", "/usr/lib/postgresql/*/bin"} // of PostgreSQL, the last version counts
 	if root := os.Getenv(EnvRoot); root != "" {
-		for _, place := range places {
+		for _, place := range append(beside, "/usr/bin") {
 			for _, name := range names {
 				if found, _ := filepath.Glob(filepath.Join(root, place, name)); len(found) > 0 { // the pattern is valid
 					return found[len(found)-1], nil
@@ -32,7 +32,7 @@ func findProgram(names ...string) (string, error) {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
 		}
-		for _, place := range places {
+		for _, place := range beside {
 			if found, _ := filepath.Glob(filepath.Join(place, name)); len(found) > 0 {
 				return found[len(found)-1], nil
 			}
