@@ -86,7 +86,7 @@ func (b bank) ask(ctx context.Context, method, path, key, body string) (id strin
 	if err != nil {
 		return "", err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	var charge struct{ ID string }
 	if err := json.NewDecoder(resp.Body).Decode(&charge); err != nil || resp.StatusCode >= 300 {
 		return "", fmt.Errorf("the bank answers %s: %w", resp.Status, err)
