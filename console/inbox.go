@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"encoding/hex"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -113,7 +112,9 @@ func parseQuery(v url.Values) (q query) {
 	if k := keptFilter(v.Get("kept")); k == keptSuccess || k == keptOther || k == keptNone {
 		q.Kept = k
 	}
-	q.after = parseCursor(v.Get("after"))
+	if after, err := operate.ParseCursor(v.Get("after")); err == nil {
+		q.after = &after
+	}
 	return q
 }
 
@@ -135,7 +136,7 @@ func (q query) link(after *driver.OpenCursor) string {
 	set("until", formatTime(q.Until))
 	set("kept", string(q.Kept))
 	if after != nil {
-		set("after", formatCursor(after))
+		set("after", operate.FormatCursor(*after))
 	}
 	return "?" + v.Encode()
 }
@@ -168,27 +169,6 @@ func (q query) self() string {
 		return link
 	}
 	return ""
-}
-
-func formatCursor(c *driver.OpenCursor) string {
-	return strconv.FormatInt(c.Started.UnixNano(), 10) + "-" + c.ID.String()
-}
-
-// parseCursor returns nil for anything that formatCursor has not made.
-func parseCursor(s string) *driver.OpenCursor {
-	at, id, _ := strings.Cut(s, "-")
-	nanos, err := strconv.ParseInt(at, 10, 64)
-	if err != nil {
-		return nil
-	}
-	c := &driver.OpenCursor{Started: time.Unix(0, nanos).UTC()}
-	if len(id) != hex.EncodedLen(len(c.ID)) {
-		return nil
-	}
-	if c.ID, err = driver.ParseKeyID(id); err != nil {
-		return nil
-	}
-	return c
 }
 
 // listing is one page of open records.

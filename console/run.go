@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/idem/driver"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
@@ -316,31 +315,13 @@ func (c *Console) resultsOfRun(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var out strings.Builder
-	csvLine(&out, "key_id", "operation_id", "route", "attempt_id", "decision", "result", "detail", "by", "at")
+	out.WriteString(operate.CSVLine("key_id", "operation_id", "route", "attempt_id", "decision", "result", "detail", "by", "at"))
 	lines, _ := run.lines("", 0, len(run.doubts))
 	for i, l := range lines {
-		csvLine(&out, l.ID, l.Operation, l.Route, operate.FormatAttempt(run.doubts[i].Attempt), run.outcome, string(l.Outcome), l.Detail, run.By, l.At)
+		out.WriteString(operate.CSVLine(l.ID, l.Operation, l.Route, operate.FormatAttempt(run.doubts[i].Attempt), run.outcome, string(l.Outcome), l.Detail, run.By, l.At))
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/csv; charset=utf-8")
 	h.Set("Content-Disposition", `attachment; filename="run-`+run.id+`.csv"`)
 	_, _ = w.Write([]byte(out.String()))
-}
-
-// formula begins a cell that a spreadsheet may compute. The last four are the wide forms of the first four.
-const formula = "=+-@\uff1d\uff0b\uff0d\uff20"
-
-// csvLine writes a line of CSV (RFC 4180). Each cell is quoted, because programs differ in what they take for a
-// separator. A spreadsheet computes none of them.
-func csvLine(out *strings.Builder, cells ...string) {
-	for i, cell := range cells {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		if first, _ := utf8.DecodeRuneInString(cell); cell != "" && strings.ContainsRune(formula+"'", first) {
-			cell = "'" + cell
-		}
-		out.WriteString(`"` + strings.ReplaceAll(operate.OneLine(cell), `"`, `""`) + `"`)
-	}
-	out.WriteByte('\n')
 }

@@ -52,7 +52,7 @@ type choice struct{ Outcome, Confirm string }
 // was found too, repeats get that one. One that could not be looked up is not run again.
 func newForm(f *operate.Facts, op Operator, l *lookedUp) *form {
 	route := f.Record.Route
-	out := &form{Attempt: formatAttempt(f.Record.Attempt), Looked: l, Max: driver.MaxReasonBytes, NoAnswer: operate.Likely(route) == operate.OverGRPC}
+	out := &form{Attempt: operate.FormatAttempt(f.Record.Attempt), Looked: l, Max: driver.MaxReasonBytes, NoAnswer: operate.Likely(route) == operate.OverGRPC}
 	end := confirmation(f.ID)
 	offer := func(outcome, confirm string) { out.Choices = append(out.Choices, choice{outcome, confirm}) }
 	resp := l.answer(route)
@@ -92,11 +92,6 @@ func (f *form) fill(resp *idem.Response, all bool) {
 	if f.Body != operate.Printable(f.Body) {
 		f.Body = ""
 	}
-}
-
-// formatAttempt packs an attempt into a hidden field. Equal texts are equal attempts.
-func formatAttempt(a driver.Attempt) string {
-	return fmt.Sprintf("%d.%s.%d.%s", a.Number, a.Nonce, a.Fence.Token, a.Fence.Domain)
 }
 
 // settle decides about an attempt as the operator says.
@@ -165,7 +160,7 @@ const changed = "The record has changed while you were reading. This form did no
 func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v url.Values) (status int, problem string) {
 	rec := &f.Record
 	d := driver.Decision{By: op.Name, Reason: strings.TrimSpace(v.Get("reason"))}
-	if f.Err != nil || !rec.State.Open() || formatAttempt(rec.Attempt) != v.Get("attempt") {
+	if f.Err != nil || !rec.State.Open() || operate.FormatAttempt(rec.Attempt) != v.Get("attempt") {
 		return http.StatusConflict, changed
 	}
 	if d.Reason == "" {

@@ -67,7 +67,7 @@ func (r *resultFile) read(data []byte) error {
 	whole := data[:bytes.LastIndexByte(data, '\n')+1]
 	r.size = int64(len(whole))
 	if len(whole) == 0 {
-		if len(data) > 0 && !bytes.HasPrefix([]byte(cellsLine(resultColumns)), data) {
+		if len(data) > 0 && !bytes.HasPrefix([]byte(operate.CSVLine(resultColumns...)), data) {
 			return errors.New("it is no result file of record decide")
 		}
 		return nil
@@ -108,7 +108,7 @@ func (r *resultFile) write(cells []string) error {
 	if r.torn != nil {
 		return r.torn
 	}
-	text := cellsLine(cells)
+	text := operate.CSVLine(cells...)
 	n, err := r.f.WriteString(text)
 	if err == nil {
 		r.size += int64(n)

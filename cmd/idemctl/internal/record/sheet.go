@@ -47,44 +47,8 @@ func (r *ExportRow) cells() []string {
 
 // writeCells writes one line of CSV.
 func writeCells(w io.Writer, cells ...string) error {
-	_, err := io.WriteString(w, cellsLine(cells))
+	_, err := io.WriteString(w, operate.CSVLine(cells...))
 	return err
-}
-
-// cellsLine is one line of CSV (RFC 4180). Each cell is quoted, because programs differ in what they
-// take for a separator.
-func cellsLine(cells []string) string {
-	var line strings.Builder
-	for i, cell := range cells {
-		if i > 0 {
-			line.WriteByte(',')
-		}
-		line.WriteString(`"` + strings.ReplaceAll(guard(operate.OneLine(cell)), `"`, `""`) + `"`)
-	}
-	line.WriteByte('\n')
-	return line.String()
-}
-
-// formula begins a cell that a spreadsheet may compute. The last four are the wide forms of the
-// first four.
-const formula = "=+-@\uff1d\uff0b\uff0d\uff20"
-
-// guard keeps a spreadsheet from computing a cell. The text comes from services and their clients.
-func guard(cell string) string {
-	if r, _ := utf8.DecodeRuneInString(cell); cell != "" && strings.ContainsRune(formula+"'", r) {
-		return "'" + cell
-	}
-	return cell
-}
-
-// unguard returns the text that guard was given.
-func unguard(cell string) string {
-	if rest, found := strings.CutPrefix(cell, "'"); found && rest != "" {
-		if r, _ := utf8.DecodeRuneInString(rest); strings.ContainsRune(formula+"'", r) {
-			return rest
-		}
-	}
-	return cell
 }
 
 // line is one line of a sheet.
@@ -161,7 +125,7 @@ func readSheet(data []byte) (lines []*line, wrong []error, err error) {
 			wrong = append(wrong, lineError{number, fmt.Errorf("it has %d cells, and the first line has %d", len(cells), len(header))})
 			continue
 		}
-		l, err := readLine(func(name string) string { return unguard(strings.TrimSpace(cells[column[name]])) })
+		l, err := readLine(func(name string) string { return operate.UnguardCell(strings.TrimSpace(cells[column[name]])) })
 		if l != nil {
 			l.number = number
 			if before, twice := seen[l.doubt.ID]; twice {
